@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# Install rules, and the same package usable straight from the build tree (plateau_DIR=<build folder>).
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+set(plateau_package_dir "${CMAKE_INSTALL_DATADIR}/cmake/plateau")
+
+install(TARGETS plateau EXPORT plateauTargets FILE_SET HEADERS)
+install(EXPORT plateauTargets NAMESPACE plateau:: DESTINATION "${plateau_package_dir}")
+export(EXPORT plateauTargets NAMESPACE plateau:: FILE "${PROJECT_BINARY_DIR}/plateauTargets.cmake")
+
+configure_package_config_file(cmake/plateauConfig.cmake.in "${PROJECT_BINARY_DIR}/plateauConfig.cmake"
+                              INSTALL_DESTINATION "${plateau_package_dir}")
+# While the major version is 0, a new minor version may break its users.
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/plateauConfigVersion.cmake"
+                                 COMPATIBILITY SameMinorVersion ARCH_INDEPENDENT)
+configure_file(cmake/PlateauComponentBlas.cmake "${PROJECT_BINARY_DIR}/PlateauComponentBlas.cmake" COPYONLY)
+
+install(FILES "${PROJECT_BINARY_DIR}/plateauConfig.cmake"
+              "${PROJECT_BINARY_DIR}/plateauConfigVersion.cmake"
+              cmake/PlateauComponentBlas.cmake
+        DESTINATION "${plateau_package_dir}")
+if(EXISTS "${PROJECT_SOURCE_DIR}/LICENSE")
+  install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+endif()
