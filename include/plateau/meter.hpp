@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counts the bytes that one memory space of one rank holds, by tag: now, at the peak of the total, and at the peak of
+// each tag, with what every other tag held at that moment and the phase of the program. A limit makes it refuse before
+// anything is allocated. Thread-safe; a few additions under a mutex per call, and never an allocation of its own except
+// for the text of an error.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/error.hpp>
+#include <plateau/tag.hpp>
+
+#include <array>
+#include <limits>
+#include <mutex>
+#include <string>
+
+namespace plateau::inline v0 {
+
+using bytes_by_tag = std::array<std::size_t, tag_count>;
+
+// A high-water mark: how high, what was held then, and when.
+struct peak {
+  std::size_t bytes = 0;
+  bytes_by_tag held{};
+  const char* phase = "";
+};
+
+class meter {
+public:
+  // `space` names the memory in errors, `owner` whose it is ("rank 2"); both must outlive the meter.
+  explicit meter(const char* space, const char* owner = "") : space_(space), owner_(owner) {}
+  meter(const meter&) = delete;
+  meter& operator=(const meter&) = delete;
+
+  // Charges `bytes` to `t`. Throws budget_exceeded, and charges nothing, when the total would pass the limit.
+  void charge(tag t, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (bytes > limit_ || total_ > limit_ - bytes) refuse(t, bytes);
+    held_[slot(t)] += bytes;
+    total_ += bytes;
+    ++allocations_;
+    note(t);
+  }
+  void release(tag t, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    held_[slot(t)] -= bytes;
+    total_ -= bytes;
+  }
+  // Memory that stays where it is but changes its purpose: a part of a workspace, while a phase is open.
+  void retag(tag from, tag to, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    held_[slot(from)] -= bytes;
+    held_[slot(to)] += bytes;
+    note(to);
+  }
+
+  void limit(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    limit_ = bytes;
+  }
+  // Names the part of the program that runs from here on; the text must outlive the meter (a literal).
+  void phase(const char* name) {
+    const std::lock_guard lock(mutex_);
+    phase_ = name;
+  }
+  // Forgets the peaks: they start again from what is held now.
+  void reset_peaks() {
+    const std::lock_guard lock(mutex_);
+    total_peak_ = {total_, held_, phase_};
+    for (std::size_t i = 0; i < tag_count; ++i) tag_peaks_[i] = {held_[i], held_, phase_};
+  }
+
+  std::size_t current() const { return locked([&] { return total_; }); }
+  std::size_t current(tag t) const { return locked([&] { return held_[slot(t)]; }); }
+  bytes_by_tag held() const { return locked([&] { return held_; }); }
+  plateau::peak peak() const { return locked([&] { return total_peak_; }); }
+  plateau::peak peak(tag t) const { return locked([&] { return tag_peaks_[slot(t)]; }); }
+  std::uint64_t allocations() const { return locked([&] { return allocations_; }); }
+
+private:
+  static constexpr std::size_t slot(tag t) { return static_cast<std::size_t>(t); }
+  template <class F>
+  auto locked(F f) const {
+    const std::lock_guard lock(mutex_);
+    return f();
+  }
+  void note(tag t) noexcept {
+    if (total_ > total_peak_.bytes) total_peak_ = {total_, held_, phase_};
+    if (held_[slot(t)] > tag_peaks_[slot(t)].bytes) tag_peaks_[slot(t)] = {held_[slot(t)], held_, phase_};
+  }
+  [[noreturn]] void refuse(tag t, std::size_t bytes) const {
+    std::string text = "plateau: ";
+    if (*owner_ != '\0') text += std::string(owner_) + ": ";
+    text += std::string(name_of(t)) + " asked for " + std::to_string(bytes) + " bytes of " + space_ +
+            " memory, but " + std::to_string(total_) + " of the limit of " + std::to_string(limit_) +
+            " are held";
+    if (*phase_ != '\0') text += std::string(" (in ") + phase_ + ")";
+    const char* separator = ": ";
+    for (const tag each : all_tags) {
+      if (held_[slot(each)] == 0) continue;
+      text += separator + std::string(name_of(each)) + " " + std::to_string(held_[slot(each)]);
+      separator = ", ";
+    }
+    throw budget_exceeded(text + ". Raise the limit, or make the shape smaller.");
+  }
+
+  const char* space_;
+  const char* owner_;
+  mutable std::mutex mutex_;
+  bytes_by_tag held_{};
+  std::size_t total_ = 0;
+  std::size_t limit_ = std::numeric_limits<std::size_t>::max();
+  std::uint64_t allocations_ = 0;
+  plateau::peak total_peak_;
+  std::array<plateau::peak, tag_count> tag_peaks_;
+  const char* phase_ = "";
+};
+
+} // namespace plateau::inline v0

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A working set is a promise in bytes, line by line, that can be read before anything exists. Operators return one from
+// a static function of their shape; sets of phases that never overlap are overlaid (the maximum counts), those that live
+// side by side are added. Every line is rounded up to part_alignment, as the workspace that honours it does.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/error.hpp>
+#include <plateau/resource.hpp>
+#include <plateau/tag.hpp>
+
+#include <array>
+#include <algorithm>
+#include <limits>
+
+namespace plateau::inline v0 {
+
+enum class memory_kind : unsigned char { device, pinned_host };
+
+struct memory_line {
+  const char* what = ""; // "receive slot", "routing index"
+  memory_kind kind = memory_kind::device;
+  std::size_t bytes = 0; // as asked; aligned_bytes(bytes) are reserved
+};
+
+// The lines of one operator, and its tag. A value type without allocations, usable in constant expressions.
+class working_set {
+public:
+  static constexpr std::size_t capacity = 32;
+
+  constexpr explicit working_set(tag t) : tag_(t) {}
+
+  // Adds a line. Throws config_error when there are too many, or the bytes overflow.
+  constexpr working_set& add(const char* what, memory_kind kind, std::size_t bytes) {
+    if (size_ == capacity) throw config_error("plateau: a working set holds at most 32 lines");
+    if (bytes > std::numeric_limits<std::size_t>::max() / 2 - this->bytes(kind))
+      throw config_error("plateau: the bytes of a working set overflow");
+    lines_[size_++] = {what, kind, bytes};
+    return *this;
+  }
+  template <class T>
+  constexpr working_set& device(const char* what, index_t elements) {
+    return add(what, memory_kind::device, checked<T>(elements));
+  }
+  template <class T>
+  constexpr working_set& pinned(const char* what, index_t elements) {
+    return add(what, memory_kind::pinned_host, checked<T>(elements));
+  }
+
+  constexpr std::size_t bytes(memory_kind kind) const {
+    std::size_t sum = 0;
+    for (const memory_line& line : *this) sum += line.kind == kind ? aligned_bytes(line.bytes) : 0;
+    return sum;
+  }
+  constexpr std::size_t device_bytes() const { return bytes(memory_kind::device); }
+  constexpr std::size_t pinned_bytes() const { return bytes(memory_kind::pinned_host); }
+  constexpr plateau::tag tag() const { return tag_; }
+  constexpr const memory_line* begin() const { return lines_.data(); }
+  constexpr const memory_line* end() const { return lines_.data() + size_; }
+
+private:
+  template <class T>
+  static constexpr std::size_t checked(index_t elements) {
+    if (elements < 0 || elements > std::numeric_limits<index_t>::max() / static_cast<index_t>(sizeof(T)))
+      throw config_error("plateau: a line of a working set has an impossible number of elements");
+    return static_cast<std::size_t>(elements) * sizeof(T);
+  }
+  plateau::tag tag_;
+  std::array<memory_line, capacity> lines_{};
+  std::size_t size_ = 0;
+};
+
+// What a workspace must reserve.
+struct reservation {
+  std::size_t device_bytes = 0;
+  std::size_t pinned_bytes = 0;
+};
+constexpr reservation reserve(const working_set& s) { return {s.device_bytes(), s.pinned_bytes()}; }
+constexpr reservation reserve(reservation r) { return r; }
+
+// Phases that never overlap in time share memory: the maximum.
+template <class... Sets>
+constexpr reservation overlay(const Sets&... sets) {
+  reservation most;
+  ((most = {std::max(most.device_bytes, reserve(sets).device_bytes),
+            std::max(most.pinned_bytes, reserve(sets).pinned_bytes)}),
+   ...);
+  return most;
+}
+// Phases that are open at the same time: the sum.
+template <class... Sets>
+constexpr reservation together(const Sets&... sets) {
+  reservation sum;
+  ((sum = {sum.device_bytes + reserve(sets).device_bytes, sum.pinned_bytes + reserve(sets).pinned_bytes}), ...);
+  return sum;
+}
+
+} // namespace plateau::inline v0
