@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernel arguments say what they do. in(v) arrives in the kernel as a view of const; out(v) promises that every byte
-// is written; some(v) that some may be; inout(v) is both; accumulates(v) adds integers in any order. A raw pointer is a
-// compile error, since it would hide an access. Host and CUDA ignore the tags; a data-free backend lives off them:
-// two conflicting accesses that no event orders can then be named, with both source lines.
+// Kernel arguments say what they do. in(v) arrives in the kernel as a view of const; out(v) promises that
+// every byte is written; some(v) that some may be; inout(v) is both; accumulates(v) adds integers in any
+// order. A raw pointer is a compile error, since it would hide an access. Host and CUDA ignore the tags; a
+// data-free backend lives off them: two conflicting accesses that no event orders can then be named, with
+// both source lines.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -20,34 +21,21 @@ constexpr bool reads(access_mode m) { return (static_cast<unsigned>(m) & 1u) != 
 constexpr bool writes(access_mode m) { return (static_cast<unsigned>(m) & 2u) != 0; }
 
 // A view with its access. Made by the functions below; a kernel receives `v`.
-template <class View, access_mode Mode>
-struct arg {
+template <class View, access_mode Mode> struct arg {
   using view_type = View;
   static constexpr access_mode mode = Mode;
   View v;
 };
 
-template <class View>
-struct constant_view;
-template <class T, class S>
-struct constant_view<view<T, S>> {
-  using type = view<const T, S>;
-};
-template <class T, class S>
-struct constant_view<tile<T, S>> {
-  using type = tile<const T, S>;
-};
-template <class T, class S>
-struct constant_view<tile_batch<T, S>> {
-  using type = tile_batch<const T, S>;
-};
+template <class View> struct constant_view;
+template <class T, class S> struct constant_view<view<T, S>> { using type = view<const T, S>; };
+template <class T, class S> struct constant_view<tile<T, S>> { using type = tile<const T, S>; };
+template <class T, class S> struct constant_view<tile_batch<T, S>> { using type = tile_batch<const T, S>; };
 
 // Read only. Arrives as a view of const.
 template <class View>
   requires is_view<View>
-constexpr arg<typename constant_view<View>::type, access_mode::read> in(View v) {
-  return {v};
-}
+constexpr arg<typename constant_view<View>::type, access_mode::read> in(View v) { return {v}; }
 // Every byte is written, none is read.
 template <class View>
   requires is_view<View>
@@ -78,31 +66,25 @@ constexpr arg<View, access_mode::accumulate> accumulates(View v) {
   return {v};
 }
 
-template <class A>
-inline constexpr bool is_arg = false;
-template <class V, access_mode M>
-inline constexpr bool is_arg<arg<V, M>> = true;
+template <class A> inline constexpr bool is_arg = false;
+template <class V, access_mode M> inline constexpr bool is_arg<arg<V, M>> = true;
 
-// What the kernel receives for an argument: the view of a tagged one, any other trivially copyable value as it is.
-template <class V, access_mode M>
-PLATEAU_HD constexpr V unwrap(const arg<V, M>& a) {
-  return a.v;
-}
-template <class T>
-PLATEAU_HD constexpr T unwrap(const T& value) {
-  static_assert(!std::is_pointer_v<T> && !is_view<T>,
-                "plateau: a kernel argument is in(v), out(v), some(v), inout(v), accumulates(v) or a plain value; "
-                "a raw pointer or an untagged view hides an access");
+// What the kernel receives for an argument: the view of a tagged one, any other trivially copyable value as
+// it is.
+template <class V, access_mode M> PLATEAU_HD constexpr V unwrap(const arg<V, M>& a) { return a.v; }
+template <class T> PLATEAU_HD constexpr T unwrap(const T& value) {
+  static_assert(
+      !std::is_pointer_v<T> && !is_view<T>,
+      "plateau: a kernel argument is in(v), out(v), some(v), inout(v), accumulates(v) or a plain value; "
+      "a raw pointer or an untagged view hides an access");
   static_assert(std::is_trivially_copyable_v<T>, "plateau: a kernel argument must be trivially copyable");
   return value;
 }
-template <class A>
-using unwrapped = decltype(unwrap(std::declval<const A&>()));
+template <class A> using unwrapped = decltype(unwrap(std::declval<const A&>()));
 
-// A stream and the place of the call: made by implicit conversion at each operation, so that errors, traces and the
-// order check can name the line. (std::source_location is missing in clang 14.)
-template <class Stream>
-struct on {
+// A stream and the place of the call: made by implicit conversion at each operation, so that errors, traces
+// and the order check can name the line. (std::source_location is missing in clang 14.)
+template <class Stream> struct on {
   Stream& stream;
   const char* file;
   int line;

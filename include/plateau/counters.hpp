@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a backend was asked to do, counted at the seam: floating-point operations of matrix products, bytes moved,
-// kernels launched, and the two things that a pipelined program must not do often: host round trips and host exchanges.
-// Promises about work ("no product runs forward more than twice") are checked against these.
+// What a backend was asked to do, counted at the seam: floating-point operations of matrix products, bytes
+// moved, kernels launched, and the two things that a pipelined program must not do often: host round trips
+// and host exchanges. Promises about work ("no product runs forward more than twice") are checked against
+// these.
 #pragma once
 
 #include <plateau/config.hpp>

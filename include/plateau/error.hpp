@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What Plateau throws. Each error says what was asked, what was expected, on which rank, and what to do. Errors are
-// carried between threads and ranks by value, as a `failure`, and thrown anew where they surface: an exception_ptr
-// shared across threads cannot be proved race-free by the thread sanitizer, and cannot cross processes at all.
+// What Plateau throws. Each error says what was asked, what was expected, on which rank, and what to do.
+// Errors are carried between threads and ranks by value, as a `failure`, and thrown anew where they surface:
+// an exception_ptr shared across threads cannot be proved race-free by the thread sanitizer, and cannot cross
+// processes at all.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -52,18 +53,23 @@ struct failure {
   enum class kind : unsigned char { other, config, budget, backend, collective };
 
   kind what = kind::other;
-  std::string text;              // the whole message; for a collective failure only the cause
-  int failed_rank = -1;          // collective only, as the next two
-  std::string operation;
+  std::string text{};   // the whole message; for a collective failure only the cause
+  int failed_rank = -1; // collective only, as the next two
+  std::string operation{};
   std::uint64_t sequence = 0;
 
   [[noreturn]] void raise() const {
     switch (what) {
-    case kind::config: throw config_error(text);
-    case kind::budget: throw budget_exceeded(text);
-    case kind::backend: throw backend_error(text);
-    case kind::collective: throw collective_error(failed_rank, operation, sequence, text);
-    case kind::other: break;
+    case kind::config:
+      throw config_error(text);
+    case kind::budget:
+      throw budget_exceeded(text);
+    case kind::backend:
+      throw backend_error(text);
+    case kind::collective:
+      throw collective_error(failed_rank, operation, sequence, text);
+    case kind::other:
+      break;
     }
     throw error(text);
   }
@@ -75,15 +81,15 @@ struct failure {
     } catch (const collective_error& e) {
       return {kind::collective, e.cause, e.failed_rank, e.operation, e.sequence};
     } catch (const config_error& e) {
-      return {kind::config, e.what(), -1, {}, 0};
+      return {kind::config, e.what()};
     } catch (const budget_exceeded& e) {
-      return {kind::budget, e.what(), -1, {}, 0};
+      return {kind::budget, e.what()};
     } catch (const backend_error& e) {
-      return {kind::backend, e.what(), -1, {}, 0};
+      return {kind::backend, e.what()};
     } catch (const std::exception& e) {
-      return {kind::other, e.what(), -1, {}, 0};
+      return {kind::other, e.what()};
     } catch (...) {
-      return {kind::other, "an exception that is not a std::exception", -1, {}, 0};
+      return {kind::other, "an exception that is not a std::exception"};
     }
   }
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a communicator's exchange moves: lists of sends and receives. The k-th send from a to b of one exchange meets
-// the k-th receive of b from a; sizes must agree. Sends to oneself are legal, and pairs of zero bytes are skipped on
-// both sides.
+// What a communicator's exchange moves: lists of sends and receives. The k-th send from a to b of one
+// exchange meets the k-th receive of b from a; sizes must agree. Sends to oneself are legal, and pairs of
+// zero bytes are skipped on both sides.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -21,21 +21,11 @@ struct receive_op {
   int peer;
 };
 
-template <class T, class S>
-send_op send_to(int peer, view<T, S> v) {
-  return {v.p, v.bytes(), peer};
-}
-template <class T, class S>
-receive_op receive_from(int peer, view<T, S> v) {
-  return {v.p, v.bytes(), peer};
-}
+template <class T, class S> send_op send_to(int peer, view<T, S> v) { return {v.p, v.bytes(), peer}; }
+template <class T, class S> receive_op receive_from(int peer, view<T, S> v) { return {v.p, v.bytes(), peer}; }
 // Whole rows; the tile's rows must be adjacent (config_error otherwise).
-template <class T, class S>
-send_op send_to(int peer, tile<T, S> t) {
-  return send_to(peer, as_row(t));
-}
-template <class T, class S>
-receive_op receive_from(int peer, tile<T, S> t) {
+template <class T, class S> send_op send_to(int peer, tile<T, S> t) { return send_to(peer, as_row(t)); }
+template <class T, class S> receive_op receive_from(int peer, tile<T, S> t) {
   return receive_from(peer, as_row(t));
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counts the bytes that one memory space of one rank holds, by tag: now, at the peak of the total, and at the peak of
-// each tag, with what every other tag held at that moment and the phase of the program. A limit makes it refuse before
-// anything is allocated. Thread-safe; a few additions under a mutex per call, and never an allocation of its own except
-// for the text of an error.
+// Counts the bytes that one memory space of one rank holds, by tag: now, at the peak of the total, and at the
+// peak of each tag, with what every other tag held at that moment and the phase of the program. A limit makes
+// it refuse before anything is allocated. Thread-safe; a few additions under a mutex per call, and never an
+// allocation of its own except for the text of an error.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -27,7 +27,12 @@ struct peak {
 };
 
 class meter {
-public:
+  template <class F> auto locked(F f) const {
+    const std::lock_guard lock(mutex_);
+    return f();
+  }
+
+ public:
   // `space` names the memory in errors, `owner` whose it is ("rank 2"); both must outlive the meter.
   explicit meter(const char* space, const char* owner = "") : space_(space), owner_(owner) {}
   meter(const meter&) = delete;
@@ -71,20 +76,27 @@ public:
     for (std::size_t i = 0; i < tag_count; ++i) tag_peaks_[i] = {held_[i], held_, phase_};
   }
 
-  std::size_t current() const { return locked([&] { return total_; }); }
-  std::size_t current(tag t) const { return locked([&] { return held_[slot(t)]; }); }
-  bytes_by_tag held() const { return locked([&] { return held_; }); }
-  plateau::peak peak() const { return locked([&] { return total_peak_; }); }
-  plateau::peak peak(tag t) const { return locked([&] { return tag_peaks_[slot(t)]; }); }
-  std::uint64_t allocations() const { return locked([&] { return allocations_; }); }
-
-private:
-  static constexpr std::size_t slot(tag t) { return static_cast<std::size_t>(t); }
-  template <class F>
-  auto locked(F f) const {
-    const std::lock_guard lock(mutex_);
-    return f();
+  std::size_t current() const {
+    return locked([&] { return total_; });
   }
+  std::size_t current(tag t) const {
+    return locked([&] { return held_[slot(t)]; });
+  }
+  bytes_by_tag held() const {
+    return locked([&] { return held_; });
+  }
+  plateau::peak peak() const {
+    return locked([&] { return total_peak_; });
+  }
+  plateau::peak peak(tag t) const {
+    return locked([&] { return tag_peaks_[slot(t)]; });
+  }
+  std::uint64_t allocations() const {
+    return locked([&] { return allocations_; });
+  }
+
+ private:
+  static constexpr std::size_t slot(tag t) { return static_cast<std::size_t>(t); }
   void note(tag t) noexcept {
     if (total_ > total_peak_.bytes) total_peak_ = {total_, held_, phase_};
     if (held_[slot(t)] > tag_peaks_[slot(t)].bytes) tag_peaks_[slot(t)] = {held_[slot(t)], held_, phase_};

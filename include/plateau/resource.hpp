@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory resources and the buffer that owns a piece of one. A resource has a `space`, allocate(bytes, alignment, tag)
-// and deallocate(p, bytes, alignment, tag) noexcept; `metered` puts a meter in front of any plain one. The library owns
-// this concept: CUDA's cuda::mr moved between toolkits.
+// Memory resources and the buffer that owns a piece of one. A resource has a `space`, allocate(bytes,
+// alignment, tag) and deallocate(p, bytes, alignment, tag) noexcept; `metered` puts a meter in front of any
+// plain one. The library owns this concept: CUDA's cuda::mr moved between toolkits.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -22,12 +22,13 @@ template <class R>
 concept memory_resource = requires(R& r, void* p, std::size_t n, tag t) {
   typename R::space;
   { r.allocate(n, n, t) } -> std::same_as<void*>;
-  { r.deallocate(p, n, n, t) } noexcept;
+  { r.deallocate(p, n, n, t) }
+  noexcept;
 };
 
-// Ordinary host memory, as a space of the caller's choice: on the host backend, device and pinned memory are both RAM.
-template <class Space>
-struct ram_resource {
+// Ordinary host memory, as a space of the caller's choice: on the host backend, device and pinned memory are
+// both RAM.
+template <class Space> struct ram_resource {
   using space = Space;
 
   void* allocate(std::size_t bytes, std::size_t alignment, tag) {
@@ -44,9 +45,8 @@ struct ram_resource {
 };
 
 // A resource whose bytes are metered. The charge comes first, so that a refused request allocates nothing.
-template <class Upstream>
-class metered {
-public:
+template <class Upstream> class metered {
+ public:
   using space = typename Upstream::space;
 
   explicit metered(const char* owner = "", Upstream upstream = {})
@@ -70,24 +70,25 @@ public:
   // The bytes at p are free for another use, though they stay allocated; only a checking resource cares.
   void retire(void*, std::size_t) noexcept {}
 
-private:
+ private:
   plateau::meter meter_;
   Upstream upstream_;
 };
 
-// The distance between parts of a slab: a device's preferred alignment, and what a stated working set rounds to.
+// The distance between parts of a slab: a device's preferred alignment, and what a stated working set rounds
+// to.
 inline constexpr std::size_t part_alignment = 256;
 constexpr std::size_t aligned_bytes(std::size_t bytes) {
   return (bytes + part_alignment - 1) / part_alignment * part_alignment;
 }
 
-// Owns n elements of a resource's memory. Movable; the contents start undefined. The resource must outlive it, and
-// no work that uses the memory may be in flight when it goes: declare streams after the buffers they use.
-template <class T, memory_resource Resource>
-class buffer {
+// Owns n elements of a resource's memory. Movable; the contents start undefined. The resource must outlive
+// it, and no work that uses the memory may be in flight when it goes: declare streams after the buffers they
+// use.
+template <class T, memory_resource Resource> class buffer {
   static_assert(std::is_trivially_copyable_v<T>, "plateau: a buffer holds trivially copyable elements");
 
-public:
+ public:
   using space = typename Resource::space;
 
   buffer() = default;
@@ -115,7 +116,7 @@ public:
   index_t size() const { return n_; }
   std::size_t bytes() const { return static_cast<std::size_t>(n_) * sizeof(T); }
 
-private:
+ private:
   void swap(buffer& other) noexcept {
     std::swap(resource_, other.resource_);
     std::swap(p_, other.p_);
@@ -128,11 +129,10 @@ private:
   tag tag_ = tag::other;
 };
 
-template <class T, class Backend>
-using device_buffer = buffer<T, typename Backend::device_memory>;
-template <class T, class Backend>
-using pinned_buffer = buffer<T, typename Backend::host_memory>;
+template <class T, class Backend> using device_buffer = buffer<T, typename Backend::device_memory>;
+template <class T, class Backend> using pinned_buffer = buffer<T, typename Backend::host_memory>;
 
-static_assert(memory_resource<ram_resource<host_space>> && memory_resource<metered<ram_resource<device_space>>>);
+static_assert(memory_resource<ram_resource<host_space>> &&
+              memory_resource<metered<ram_resource<device_space>>>);
 
 } // namespace plateau::inline v0

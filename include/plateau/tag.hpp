@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What memory is for. Every byte that a metered resource gives out carries one of these tags, so that a peak can be
-// taken apart: what each purpose held at the moment when the total, or one purpose, was highest.
+// What memory is for. Every byte that a metered resource gives out carries one of these tags, so that a peak
+// can be taken apart: what each purpose held at the moment when the total, or one purpose, was highest.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -22,8 +22,9 @@ enum class tag : unsigned char {
   other
 };
 
-inline constexpr std::array all_tags{tag::parameters, tag::gradients,  tag::activations, tag::dispatch, tag::vocabulary,
-                                     tag::checkpoint, tag::optimizer, tag::workspace,   tag::other};
+inline constexpr std::array all_tags{tag::parameters, tag::gradients,  tag::activations,
+                                     tag::dispatch,   tag::vocabulary, tag::checkpoint,
+                                     tag::optimizer,  tag::workspace,  tag::other};
 inline constexpr std::size_t tag_count = all_tags.size();
 
 constexpr const char* name_of(tag t) {

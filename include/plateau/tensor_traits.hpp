@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the library reads a tensor type that it does not know: pointer, extents, strides in elements, element type,
-// memory space. std::span, std::vector and anything shaped like std::mdspan work as they are, on the host;
-// views of this library everywhere. For your own type specialise `tensor_traits` with the five members below.
+// How the library reads a tensor type that it does not know: pointer, extents, strides in elements, element
+// type, memory space. std::span, std::vector and anything shaped like std::mdspan work as they are, on the
+// host; views of this library everywhere. For your own type specialise `tensor_traits` with the five members
+// below.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -20,12 +21,11 @@ namespace plateau::inline v0 {
 //   using element_type = float;  using space = device_space;  static constexpr int rank = 2;
 //   static element_type* data(const Tensor&);                 // may be null when empty
 //   static index_t extent(const Tensor&, int dimension);      // elements
-//   static index_t stride(const Tensor&, int dimension);      // elements between neighbours of that dimension
-template <class Tensor>
-struct tensor_traits {};
+//   static index_t stride(const Tensor&, int dimension);      // elements between neighbours of that
+//   dimension
+template <class Tensor> struct tensor_traits {};
 
-template <class T, std::size_t N>
-struct tensor_traits<std::span<T, N>> {
+template <class T, std::size_t N> struct tensor_traits<std::span<T, N>> {
   using element_type = T;
   using space = host_space;
   static constexpr int rank = 1;
@@ -34,8 +34,7 @@ struct tensor_traits<std::span<T, N>> {
   static index_t stride(std::span<T, N>, int) { return 1; }
 };
 
-template <class T, class A>
-struct tensor_traits<std::vector<T, A>> {
+template <class T, class A> struct tensor_traits<std::vector<T, A>> {
   static_assert(!std::is_same_v<T, bool>, "plateau: std::vector<bool> has no elements to point at");
   using element_type = T;
   using space = host_space;
@@ -45,8 +44,7 @@ struct tensor_traits<std::vector<T, A>> {
   static index_t stride(const std::vector<T, A>&, int) { return 1; }
 };
 
-template <class T, class S>
-struct tensor_traits<view<T, S>> {
+template <class T, class S> struct tensor_traits<view<T, S>> {
   using element_type = T;
   using space = S;
   static constexpr int rank = 1;
@@ -55,8 +53,7 @@ struct tensor_traits<view<T, S>> {
   static index_t stride(view<T, S>, int) { return 1; }
 };
 
-template <class T, class S>
-struct tensor_traits<tile<T, S>> {
+template <class T, class S> struct tensor_traits<tile<T, S>> {
   using element_type = T;
   using space = S;
   static constexpr int rank = 2;
@@ -79,14 +76,17 @@ concept mdspan_like = requires(const M& m) {
 };
 } // namespace detail
 
-template <detail::mdspan_like M>
-struct tensor_traits<M> {
+template <detail::mdspan_like M> struct tensor_traits<M> {
   using element_type = typename M::element_type;
   using space = host_space;
   static constexpr int rank = static_cast<int>(M::rank());
   static element_type* data(const M& t) { return t.data_handle(); }
-  static index_t extent(const M& t, int d) { return static_cast<index_t>(t.extent(static_cast<std::size_t>(d))); }
-  static index_t stride(const M& t, int d) { return static_cast<index_t>(t.stride(static_cast<std::size_t>(d))); }
+  static index_t extent(const M& t, int d) {
+    return static_cast<index_t>(t.extent(static_cast<std::size_t>(d)));
+  }
+  static index_t stride(const M& t, int d) {
+    return static_cast<index_t>(t.stride(static_cast<std::size_t>(d)));
+  }
 };
 
 // A type whose tensor_traits are complete.
@@ -101,8 +101,7 @@ concept tensor = requires(const Tensor& t) {
 };
 
 // Any one-dimensional tensor of unit stride as a view. Throws config_error for another stride.
-template <class Tensor>
-auto as_view(const Tensor& t) {
+template <class Tensor> auto as_view(const Tensor& t) {
   static_assert(tensor<Tensor>, "plateau: this is no tensor: specialise plateau::tensor_traits for it "
                                 "(element_type, space, rank, data, extent, stride)");
   using traits = tensor_traits<Tensor>;
@@ -113,10 +112,10 @@ auto as_view(const Tensor& t) {
   return view<typename traits::element_type, typename traits::space>{traits::data(t), traits::extent(t, 0)};
 }
 
-// Any two-dimensional tensor whose rows are adjacent elements as a tile; a one-dimensional one becomes a single row.
-// Throws config_error when the inner stride is not 1, or rows would overlap (an outer stride of 0, a transpose).
-template <class Tensor>
-auto as_tile(const Tensor& t) {
+// Any two-dimensional tensor whose rows are adjacent elements as a tile; a one-dimensional one becomes a
+// single row. Throws config_error when the inner stride is not 1, or rows would overlap (an outer stride of
+// 0, a transpose).
+template <class Tensor> auto as_tile(const Tensor& t) {
   static_assert(tensor<Tensor>, "plateau: this is no tensor: specialise plateau::tensor_traits for it "
                                 "(element_type, space, rank, data, extent, stride)");
   using traits = tensor_traits<Tensor>;
@@ -140,6 +139,7 @@ auto as_tile(const Tensor& t) {
 
 // Whether kernels and copies of `Backend` can reach memory of `Space`. A backend may specialise it.
 template <class Backend, class Space>
-inline constexpr bool accessible_from = std::is_same_v<Space, device_space> || std::is_same_v<Space, host_space>;
+inline constexpr bool accessible_from =
+    std::is_same_v<Space, device_space> || std::is_same_v<Space, host_space>;
 
 } // namespace plateau::inline v0

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Views: a pointer and extents, with the memory space in the type, passed to kernels by value. `view` is a row of
-// elements, `tile` a matrix with a row pitch, `tile_batch` equally spaced matrices. They own nothing and check only
-// what a host call can check for free: that a sub-view lies inside its view. An empty view may hold a null pointer.
+// Views: a pointer and extents, with the memory space in the type, passed to kernels by value. `view` is a
+// row of elements, `tile` a matrix with a row pitch, `tile_batch` equally spaced matrices. They own nothing
+// and check only what a host call can check for free: that a sub-view lies inside its view. An empty view may
+// hold a null pointer.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -13,7 +14,8 @@
 
 namespace plateau::inline v0 {
 
-// Memory that kernels of a backend work on, and memory of the host that its copies reach (pinned where it matters).
+// Memory that kernels of a backend work on, and memory of the host that its copies reach (pinned where it
+// matters).
 struct device_space {
   static constexpr const char* name = "device";
 };
@@ -34,8 +36,7 @@ constexpr bool inside(index_t first, index_t count, index_t extent) {
 } // namespace detail
 
 // n elements, one after the other.
-template <class T, class Space = device_space>
-struct view {
+template <class T, class Space = device_space> struct view {
   using element_type = T;
   using space = Space;
 
@@ -52,16 +53,11 @@ struct view {
     if (!detail::inside(first, count, n)) detail::bad_sub_view("view::sub", first, count, n);
     return {p == nullptr ? nullptr : p + first, count};
   }
-  constexpr operator view<const T, Space>() const
-    requires(!std::is_const_v<T>)
-  {
-    return {p, n};
-  }
+  constexpr operator view<const T, Space>() const requires(!std::is_const_v<T>) { return {p, n}; }
 };
 
 // rows x cols elements; consecutive rows are `ld` elements apart, those of one row are adjacent.
-template <class T, class Space = device_space>
-struct tile {
+template <class T, class Space = device_space> struct tile {
   using element_type = T;
   using space = Space;
 
@@ -83,16 +79,13 @@ struct tile {
     if (!detail::inside(first, count, cols)) detail::bad_sub_view("tile::column_block", first, count, cols);
     return {p == nullptr ? nullptr : p + first, rows, count, ld};
   }
-  constexpr operator tile<const T, Space>() const
-    requires(!std::is_const_v<T>)
-  {
+  constexpr operator tile<const T, Space>() const requires(!std::is_const_v<T>) {
     return {p, rows, cols, ld};
   }
 };
 
 // `count` tiles of one shape, `stride` elements apart: the operand of a strided-batched product.
-template <class T, class Space = device_space>
-struct tile_batch {
+template <class T, class Space = device_space> struct tile_batch {
   using element_type = T;
   using space = Space;
 
@@ -110,9 +103,7 @@ struct tile_batch {
     if (!detail::inside(first, n, cols)) detail::bad_sub_view("tile_batch::column_block", first, n, cols);
     return {p == nullptr ? nullptr : p + first, count, stride, rows, n, ld};
   }
-  constexpr operator tile_batch<const T, Space>() const
-    requires(!std::is_const_v<T>)
-  {
+  constexpr operator tile_batch<const T, Space>() const requires(!std::is_const_v<T>) {
     return {p, count, stride, rows, cols, ld};
   }
 };
@@ -124,20 +115,15 @@ constexpr tile<T, Space> as_matrix(view<T, Space> v, index_t rows, index_t cols)
     detail::bad_sub_view("as_matrix (rows x cols elements)", 0, rows * cols, v.n);
   return {v.p, rows, cols, cols};
 }
-template <class T, class Space>
-constexpr view<T, Space> as_row(tile<T, Space> t) {
+template <class T, class Space> constexpr view<T, Space> as_row(tile<T, Space> t) {
   if (!t.contiguous()) throw config_error("plateau: as_row: the rows of this tile are not adjacent");
   return {t.p, t.rows * t.cols};
 }
 
-template <class V>
-inline constexpr bool is_view = false;
-template <class T, class S>
-inline constexpr bool is_view<view<T, S>> = true;
-template <class T, class S>
-inline constexpr bool is_view<tile<T, S>> = true;
-template <class T, class S>
-inline constexpr bool is_view<tile_batch<T, S>> = true;
+template <class V> inline constexpr bool is_view = false;
+template <class T, class S> inline constexpr bool is_view<view<T, S>> = true;
+template <class T, class S> inline constexpr bool is_view<tile<T, S>> = true;
+template <class T, class S> inline constexpr bool is_view<tile_batch<T, S>> = true;
 
 static_assert(std::is_trivially_copyable_v<view<float>> && std::is_trivially_copyable_v<tile<float>> &&
               std::is_trivially_copyable_v<tile_batch<float>>);

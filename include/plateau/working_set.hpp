@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A working set is a promise in bytes, line by line, that can be read before anything exists. Operators return one from
-// a static function of their shape; sets of phases that never overlap are overlaid (the maximum counts), those that live
-// side by side are added. Every line is rounded up to part_alignment, as the workspace that honours it does.
+// A working set is a promise in bytes, line by line, that can be read before anything exists. Operators
+// return one from a static function of their shape; sets of phases that never overlap are overlaid (the
+// maximum counts), those that live side by side are added. Every line is rounded up to part_alignment, as the
+// workspace that honours it does.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -10,8 +11,8 @@
 #include <plateau/resource.hpp>
 #include <plateau/tag.hpp>
 
-#include <array>
 #include <algorithm>
+#include <array>
 #include <limits>
 
 namespace plateau::inline v0 {
@@ -26,7 +27,7 @@ struct memory_line {
 
 // The lines of one operator, and its tag. A value type without allocations, usable in constant expressions.
 class working_set {
-public:
+ public:
   static constexpr std::size_t capacity = 32;
 
   constexpr explicit working_set(tag t) : tag_(t) {}
@@ -39,12 +40,10 @@ public:
     lines_[size_++] = {what, kind, bytes};
     return *this;
   }
-  template <class T>
-  constexpr working_set& device(const char* what, index_t elements) {
+  template <class T> constexpr working_set& device(const char* what, index_t elements) {
     return add(what, memory_kind::device, checked<T>(elements));
   }
-  template <class T>
-  constexpr working_set& pinned(const char* what, index_t elements) {
+  template <class T> constexpr working_set& pinned(const char* what, index_t elements) {
     return add(what, memory_kind::pinned_host, checked<T>(elements));
   }
 
@@ -55,18 +54,17 @@ public:
   }
   constexpr std::size_t device_bytes() const { return bytes(memory_kind::device); }
   constexpr std::size_t pinned_bytes() const { return bytes(memory_kind::pinned_host); }
-  constexpr plateau::tag tag() const { return tag_; }
+  constexpr tag purpose() const { return tag_; }
   constexpr const memory_line* begin() const { return lines_.data(); }
   constexpr const memory_line* end() const { return lines_.data() + size_; }
 
-private:
-  template <class T>
-  static constexpr std::size_t checked(index_t elements) {
+ private:
+  template <class T> static constexpr std::size_t checked(index_t elements) {
     if (elements < 0 || elements > std::numeric_limits<index_t>::max() / static_cast<index_t>(sizeof(T)))
       throw config_error("plateau: a line of a working set has an impossible number of elements");
     return static_cast<std::size_t>(elements) * sizeof(T);
   }
-  plateau::tag tag_;
+  tag tag_;
   std::array<memory_line, capacity> lines_{};
   std::size_t size_ = 0;
 };
@@ -80,8 +78,7 @@ constexpr reservation reserve(const working_set& s) { return {s.device_bytes(), 
 constexpr reservation reserve(reservation r) { return r; }
 
 // Phases that never overlap in time share memory: the maximum.
-template <class... Sets>
-constexpr reservation overlay(const Sets&... sets) {
+template <class... Sets> constexpr reservation overlay(const Sets&... sets) {
   reservation most;
   ((most = {std::max(most.device_bytes, reserve(sets).device_bytes),
             std::max(most.pinned_bytes, reserve(sets).pinned_bytes)}),
@@ -89,10 +86,10 @@ constexpr reservation overlay(const Sets&... sets) {
   return most;
 }
 // Phases that are open at the same time: the sum.
-template <class... Sets>
-constexpr reservation together(const Sets&... sets) {
+template <class... Sets> constexpr reservation together(const Sets&... sets) {
   reservation sum;
-  ((sum = {sum.device_bytes + reserve(sets).device_bytes, sum.pinned_bytes + reserve(sets).pinned_bytes}), ...);
+  ((sum = {sum.device_bytes + reserve(sets).device_bytes, sum.pinned_bytes + reserve(sets).pinned_bytes}),
+   ...);
   return sum;
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory reserved once, lent to operators phase by phase. Phases nest like a stack; two that never overlap use the same
-// bytes, so that a step needs the largest phase and not the sum, and many layers need what one needs. While a phase is
-// open its bytes carry the operator's tag in the meter, otherwise the tag `workspace`. A phase measures how much of its
-// promise it used, and closing it tells a checking backend that the contents are dead.
+// Memory reserved once, lent to operators phase by phase. Phases nest like a stack; two that never overlap
+// use the same bytes, so that a step needs the largest phase and not the sum, and many layers need what one
+// needs. While a phase is open its bytes carry the operator's tag in the meter, otherwise the tag
+// `workspace`. A phase measures how much of its promise it used, and closing it tells a checking backend that
+// the contents are dead.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -16,11 +17,9 @@
 
 namespace plateau::inline v0 {
 
-template <class Backend>
-class workspace {
+template <class Backend> class workspace {
   // One slab of one space, handed out from the bottom.
-  template <class Resource>
-  struct slab {
+  template <class Resource> struct slab {
     buffer<unsigned char, Resource> bytes;
     Resource* resource;
     std::size_t used = 0;
@@ -31,7 +30,7 @@ class workspace {
   using device_slab = slab<typename Backend::device_memory>;
   using pinned_slab = slab<typename Backend::host_memory>;
 
-public:
+ public:
   // Reserves both slabs; throws what the backend's resources throw. The backend must outlive the workspace.
   workspace(Backend& backend, reservation r)
       : device_(backend.device(), r.device_bytes), pinned_(backend.pinned(), r.pinned_bytes) {}
@@ -42,17 +41,16 @@ public:
   std::size_t device_bytes() const { return device_.size(); }
   std::size_t pinned_bytes() const { return pinned_.size(); }
 
-  // The time during which an operator owns its part of the workspace. Closed by its destructor, last opened first.
+  // The time during which an operator owns its part of the workspace. Closed by its destructor, last opened
+  // first.
   class phase {
-  public:
-    // n elements of device memory, aligned to part_alignment; contents undefined. Throws config_error when the
-    // phase would take more than its working set promises.
-    template <class T>
-    view<T, typename Backend::device_memory::space> device(index_t n) {
+   public:
+    // n elements of device memory, aligned to part_alignment; contents undefined. Throws config_error when
+    // the phase would take more than its working set promises.
+    template <class T> view<T, typename Backend::device_memory::space> device(index_t n) {
       return {static_cast<T*>(take(space_->device_, device_, n, sizeof(T))), n};
     }
-    template <class T>
-    view<T, typename Backend::host_memory::space> pinned(index_t n) {
+    template <class T> view<T, typename Backend::host_memory::space> pinned(index_t n) {
       return {static_cast<T*>(take(space_->pinned_, pinned_, n, sizeof(T))), n};
     }
     // The most that was taken, in bytes of device memory: at most the promise.
@@ -65,22 +63,22 @@ public:
     phase& operator=(const phase&) = delete;
     ~phase() { space_->close(*this); }
 
-  private:
+   private:
     friend class workspace;
     struct part {
       std::size_t first = 0, promised = 0, taken = 0, high = 0;
     };
-    phase(workspace& space, const working_set& s) : space_(&space), tag_(s.tag()) { space.open(*this, s); }
+    phase(workspace& space, const working_set& s) : space_(&space), tag_(s.purpose()) {
+      space.open(*this, s);
+    }
 
-    template <class Slab>
-    static void* take(Slab& from, part& p, index_t n, std::size_t element_bytes) {
+    template <class Slab> static void* take(Slab& from, part& p, index_t n, std::size_t element_bytes) {
       const bool possible = n >= 0 && static_cast<std::size_t>(n) <= p.promised / element_bytes;
-      const std::size_t wanted =
-          possible ? aligned_bytes(static_cast<std::size_t>(n) * element_bytes) : 0;
+      const std::size_t wanted = possible ? aligned_bytes(static_cast<std::size_t>(n) * element_bytes) : 0;
       if (!possible || wanted > p.promised - p.taken)
         throw config_error("plateau: workspace: " + std::to_string(n) + " elements of " +
-                           std::to_string(element_bytes) + " bytes asked, but " + std::to_string(p.taken) + " of the " +
-                           std::to_string(p.promised) + " promised bytes are taken");
+                           std::to_string(element_bytes) + " bytes asked, but " + std::to_string(p.taken) +
+                           " of the " + std::to_string(p.promised) + " promised bytes are taken");
       unsigned char* at = from.bytes.data() + p.first + p.taken;
       p.taken += wanted;
       p.high = std::max(p.high, p.taken);
@@ -95,32 +93,31 @@ public:
   // Opens a phase of `s`. Throws config_error when what is left of the workspace is smaller than the set.
   phase open(const working_set& s) { return phase(*this, s); }
 
-private:
+ private:
   void open(phase& p, const working_set& s) {
-    const std::size_t device_left = device_.size() - device_.used, pinned_left = pinned_.size() - pinned_.used;
+    const std::size_t device_left = device_.size() - device_.used,
+                      pinned_left = pinned_.size() - pinned_.used;
     if (s.device_bytes() > device_left || s.pinned_bytes() > pinned_left)
-      throw config_error("plateau: workspace: a phase of " + std::string(name_of(s.tag())) + " needs " +
-                         std::to_string(s.device_bytes()) + " device and " + std::to_string(s.pinned_bytes()) +
-                         " pinned bytes, but " + std::to_string(device_left) + " and " +
-                         std::to_string(pinned_left) +
-                         " are free. Reserve overlay(...) of the phases that alternate, together(...) of those "
-                         "that nest.");
-    enter(device_, p.device_, s.device_bytes(), s.tag());
-    enter(pinned_, p.pinned_, s.pinned_bytes(), s.tag());
+      throw config_error(
+          "plateau: workspace: a phase of " + std::string(name_of(s.purpose())) + " needs " +
+          std::to_string(s.device_bytes()) + " device and " + std::to_string(s.pinned_bytes()) +
+          " pinned bytes, but " + std::to_string(device_left) + " and " + std::to_string(pinned_left) +
+          " are free. Reserve overlay(...) of the phases that alternate, together(...) of those "
+          "that nest.");
+    enter(device_, p.device_, s.device_bytes(), s.purpose());
+    enter(pinned_, p.pinned_, s.pinned_bytes(), s.purpose());
   }
   void close(phase& p) noexcept {
     leave(pinned_, p.pinned_, p.tag_);
     leave(device_, p.device_, p.tag_);
   }
-  template <class Slab>
-  static void enter(Slab& slab, typename phase::part& p, std::size_t bytes, tag t) {
+  template <class Slab> static void enter(Slab& slab, typename phase::part& p, std::size_t bytes, tag t) {
     p.first = slab.used;
     p.promised = bytes;
     slab.used += bytes;
     slab.resource->meter().retag(tag::workspace, t, bytes);
   }
-  template <class Slab>
-  static void leave(Slab& slab, typename phase::part& p, tag t) noexcept {
+  template <class Slab> static void leave(Slab& slab, typename phase::part& p, tag t) noexcept {
     slab.used = p.first;
     slab.resource->meter().retag(t, tag::workspace, p.promised);
     slab.resource->retire(slab.bytes.data() + p.first, p.promised);

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The queue between a host thread and the worker of one stream: a ring of bytes, fixed at construction, in
+// which commands of any size lie one after the other. Pushing allocates nothing unless one command is larger
+// than half the ring. A command runs in its place in the ring and is gone afterwards; when the ring is full,
+// pushing waits. A command that comes after a failure is not run, but told of it, so that one that others
+// wait for can tell them.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/error.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace plateau::inline v0::host {
+
+class command_ring {
+ public:
+  static constexpr std::size_t ring_bytes = std::size_t{1} << 20;
+
+  command_ring() : storage_(std::make_unique_for_overwrite<unsigned char[]>(ring_bytes)) {}
+  command_ring(const command_ring&) = delete;
+  command_ring& operator=(const command_ring&) = delete;
+
+  // Appends a command; `f()` runs it, and `f.skipped(failure)`, where it exists, is called instead after a
+  // failure. Returns the command's ticket: the number of commands up to and including it. Host thread.
+  template <class F> std::uint64_t push(F f) {
+    static_assert(alignof(F) <= alignment, "plateau: an over-aligned command");
+    if constexpr (sizeof(F) + sizeof(header) > ring_bytes / 2) {
+      return push(boxed<F>{std::make_unique<F>(std::move(f))});
+    } else {
+      const std::size_t bytes = round_up(sizeof(header) + sizeof(F));
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return room_for(bytes); });
+      unsigned char* at = place(bytes);
+      ::new (static_cast<void*>(at)) header{&run_command<F>, bytes};
+      ::new (static_cast<void*>(at + sizeof(header))) F(std::move(f));
+      ++issued_;
+      if (worker_sleeps_) changed_.notify_all();
+      return issued_;
+    }
+  }
+
+  std::uint64_t issued() const {
+    const std::lock_guard lock(mutex_);
+    return issued_;
+  }
+  // Returns when the command of that ticket has ended; throws its failure, or that of one before it. Any
+  // thread.
+  void wait(std::uint64_t ticket) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ >= ticket; });
+    if (failed_ && failed_at_ <= ticket) failed_->raise();
+  }
+  // From here on commands are skipped, as after a failure; the one that is running is interrupted if it
+  // allows that.
+  void abandon(failure why) {
+    const std::lock_guard lock(mutex_);
+    if (!failed_) fail(std::move(why), done_ + 1);
+    if (interrupt_ != nullptr) interrupt_(interrupted_, *failed_);
+  }
+  // A command that may wait for other ranks says here how to end that wait; reset it with nullptr. Worker
+  // thread.
+  void interruptible(void (*f)(void*, const failure&), void* argument) {
+    const std::lock_guard lock(mutex_);
+    interrupt_ = f;
+    interrupted_ = argument;
+    if (f != nullptr && failed_) f(argument, *failed_);
+  }
+  void stop() {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+
+  // Runs commands until stop() and the ring is empty. Worker thread.
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      worker_sleeps_ = true;
+      changed_.wait(lock, [&] { return stopping_ || done_ != issued_; });
+      worker_sleeps_ = false;
+      if (done_ == issued_) return;
+      if (head_ == wrap_) head_ = wrap_ = 0; // the rest of the ring was skipped
+      unsigned char* at = storage_.get() + head_;
+      const header h = *std::launder(reinterpret_cast<header*>(at));
+      const failure* skipped = failed_ ? &*failed_ : nullptr; // stable: the first failure stays
+      lock.unlock();
+      std::optional<failure> now;
+      try {
+        h.run(at + sizeof(header), skipped);
+      } catch (...) {
+        now = failure::current();
+      }
+      lock.lock();
+      ++done_;
+      if (now && !failed_) fail(std::move(*now), done_);
+      head_ += h.bytes;
+      changed_.notify_all();
+    }
+  }
+
+ private:
+  static constexpr std::size_t alignment = alignof(std::max_align_t);
+  struct alignas(alignment) header {
+    void (*run)(void* command, const failure* skipped);
+    std::size_t bytes;
+  };
+  static constexpr std::size_t round_up(std::size_t n) { return (n + alignment - 1) / alignment * alignment; }
+
+  template <class F> struct boxed {
+    std::unique_ptr<F> f;
+    void operator()() { (*f)(); }
+    void skipped(const failure& why) {
+      if constexpr (requires { f->skipped(why); }) f->skipped(why);
+    }
+  };
+  template <class F> static void run_command(void* p, const failure* skipped) {
+    F& f = *std::launder(reinterpret_cast<F*>(p));
+    struct destroy {
+      F& f;
+      ~destroy() { f.~F(); }
+    } at_end{f};
+    if (skipped == nullptr)
+      f();
+    else if constexpr (requires { f.skipped(*skipped); })
+      f.skipped(*skipped);
+  }
+
+  // Commands lie in [head, tail), or in [head, wrap) and [0, tail) once the tail has gone round.
+  bool room_for(std::size_t bytes) const {
+    if (done_ == issued_) return true;
+    if (wrap_ != 0) return tail_ + bytes <= head_;
+    return tail_ + bytes <= ring_bytes || bytes <= head_;
+  }
+  unsigned char* place(std::size_t bytes) {
+    if (done_ == issued_) head_ = tail_ = wrap_ = 0;
+    if (wrap_ == 0 && tail_ + bytes > ring_bytes) {
+      wrap_ = tail_;
+      tail_ = 0;
+    }
+    unsigned char* at = storage_.get() + tail_;
+    tail_ += bytes;
+    return at;
+  }
+  void fail(failure why, std::uint64_t ticket) {
+    failed_ = std::move(why);
+    failed_at_ = ticket;
+  }
+
+  std::unique_ptr<unsigned char[]> storage_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t head_ = 0, tail_ = 0, wrap_ = 0;
+  std::uint64_t issued_ = 0, done_ = 0, failed_at_ = 0;
+  bool worker_sleeps_ = false, stopping_ = false;
+  std::optional<failure> failed_;
+  void (*interrupt_)(void*, const failure&) = nullptr;
+  void* interrupted_ = nullptr;
+};
+
+} // namespace plateau::inline v0::host
