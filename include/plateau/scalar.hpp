@@ -23,10 +23,12 @@ template <class To, class From> PLATEAU_HD constexpr To bit_cast(const From& fro
 }
 
 namespace detail {
-// `yes` or `no` by a mask. Written with ?: around a float operation, GCC sees control flow and does not
-// vectorise.
+// Choices by mask: around a float operation GCC takes ?: for control flow and does not vectorise the loop.
+PLATEAU_HD constexpr std::uint32_t mask(bool condition) noexcept {
+  return 0u - static_cast<std::uint32_t>(condition); // all ones or 0
+}
 PLATEAU_HD constexpr std::uint32_t select(bool condition, std::uint32_t yes, std::uint32_t no) noexcept {
-  return no ^ ((yes ^ no) & (0u - static_cast<std::uint32_t>(condition)));
+  return no ^ ((yes ^ no) & mask(condition));
 }
 } // namespace detail
 
@@ -41,9 +43,8 @@ struct bfloat16 {
   PLATEAU_HD constexpr explicit bfloat16(float value) noexcept
       : bits{round(bit_cast<std::uint32_t>(value))} {}
   template <class Number>
-  requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, float>) PLATEAU_HD
-      constexpr explicit bfloat16(Number value) noexcept
-      : bfloat16(static_cast<float>(value)) {}
+    requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, float>)
+  PLATEAU_HD constexpr explicit bfloat16(Number value) noexcept : bfloat16(static_cast<float>(value)) {}
 
   PLATEAU_HD constexpr operator float() const noexcept {
     return bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
@@ -76,9 +77,8 @@ struct half {
   // sign. A double is rounded to float first.
   PLATEAU_HD constexpr explicit half(float value) noexcept : bits{round(bit_cast<std::uint32_t>(value))} {}
   template <class Number>
-  requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, float>) PLATEAU_HD
-      constexpr explicit half(Number value) noexcept
-      : half(static_cast<float>(value)) {}
+    requires(std::is_arithmetic_v<Number> && !std::is_same_v<Number, float>)
+  PLATEAU_HD constexpr explicit half(Number value) noexcept : half(static_cast<float>(value)) {}
 
   PLATEAU_HD constexpr operator float() const noexcept {
     const std::uint32_t sign = (static_cast<std::uint32_t>(bits) & 0x8000u) << 16;
