@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The smallest program that uses Plateau: two translation units include it, and BLAS is called where it was found.
+// The smallest program that uses Plateau: two translation units include it, and BLAS is called where it was
+// found.
 #if __has_include(<plateau/plateau.hpp>)
 #include <plateau/plateau.hpp>
 #else
