@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every header stands on: the version, the inline namespace that keeps two versions apart in one program,
-// and the one macro that marks functions for host and device. Nothing here depends on the user's compiler flags;
-// the one set of flags under which the library would be silently wrong is refused.
+// What every header stands on: the version, the inline namespace that keeps two versions apart in one
+// program, and the one macro that marks functions for host and device. Nothing here depends on the user's
+// compiler flags; the one set of flags under which the library would be silently wrong is refused.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 #define PLATEAU_VERSION_PATCH 0
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
-#error "plateau: -ffast-math and -ffinite-math-only fold isnan and isfinite to constants; compile without them"
+#error "plateau: -ffast-math and -ffinite-math-only make constants of isnan and isfinite; compile without"
 #endif
 
 #if !defined(__CUDACC__) && __cplusplus < 202002L
@@ -29,7 +29,8 @@
 
 namespace plateau::inline v0 {
 
-// All extents, offsets and row numbers. Signed, so that differences are safe; 64-bit, so that rows x columns are.
+// All extents, offsets and row numbers. Signed, so that differences are safe; 64-bit, so that rows x columns
+// are.
 using index_t = std::int64_t;
 
 } // namespace plateau::inline v0
