@@ -13,7 +13,7 @@
 #define PLATEAU_VERSION_PATCH 0
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
-#error "plateau: -ffast-math and -ffinite-math-only make constants of isnan and isfinite; compile without"
+#error "plateau: -ffast-math and -ffinite-math-only make isnan and isfinite constant; compile without them"
 #endif
 
 #if !defined(__CUDACC__) && __cplusplus < 202002L

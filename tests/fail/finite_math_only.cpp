@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect: plateau: -ffast-math and -ffinite-math-only make constants of isnan and isfinite; compile without
+// expect: plateau: -ffast-math and -ffinite-math-only make isnan and isfinite constant; compile without them
 // flags: -ffinite-math-only
 // control: without the flag
 #include <plateau/config.hpp>
