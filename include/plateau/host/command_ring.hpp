@@ -38,12 +38,13 @@ class command_ring {
     } else {
       const std::size_t bytes = round_up(sizeof(header) + sizeof(F));
       std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return room_for(bytes); });
+      await(lock, [&] { return room_for(bytes); });
       unsigned char* at = place(bytes);
+      ::new (static_cast<void*>(at + sizeof(header))) F(std::move(f)); // may throw: nothing is issued yet
       ::new (static_cast<void*>(at)) header{&run_command<F>, bytes};
-      ::new (static_cast<void*>(at + sizeof(header))) F(std::move(f));
+      tail_ += bytes;
       ++issued_;
-      if (worker_sleeps_) changed_.notify_all();
+      if (worker_sleeps_) work_.notify_one();
       return issued_;
     }
   }
@@ -56,7 +57,7 @@ class command_ring {
   // thread.
   void wait(std::uint64_t ticket) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_ >= ticket; });
+    await(lock, [&] { return done_ >= ticket; });
     if (failed_ && failed_at_ <= ticket) failed_->raise();
   }
   // From here on commands are skipped, as after a failure; the one that is running is interrupted if it
@@ -77,7 +78,7 @@ class command_ring {
   void stop() {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    changed_.notify_all();
+    work_.notify_one();
   }
 
   // Runs commands until stop() and the ring is empty. Worker thread.
@@ -85,7 +86,7 @@ class command_ring {
     std::unique_lock lock(mutex_);
     for (;;) {
       worker_sleeps_ = true;
-      changed_.wait(lock, [&] { return stopping_ || done_ != issued_; });
+      work_.wait(lock, [&] { return stopping_ || done_ != issued_; });
       worker_sleeps_ = false;
       if (done_ == issued_) return;
       if (head_ == wrap_) head_ = wrap_ = 0; // the rest of the ring was skipped
@@ -103,7 +104,7 @@ class command_ring {
       ++done_;
       if (now && !failed_) fail(std::move(*now), done_);
       head_ += h.bytes;
-      changed_.notify_all();
+      if (waiters_ != 0) progress_.notify_all();
     }
   }
 
@@ -134,6 +135,11 @@ class command_ring {
       f.skipped(*skipped);
   }
 
+  template <class Predicate> void await(std::unique_lock<std::mutex>& lock, Predicate reached) {
+    ++waiters_;
+    progress_.wait(lock, reached);
+    --waiters_;
+  }
   // Commands lie in [head, tail), or in [head, wrap) and [0, tail) once the tail has gone round.
   bool room_for(std::size_t bytes) const {
     if (done_ == issued_) return true;
@@ -146,9 +152,7 @@ class command_ring {
       wrap_ = tail_;
       tail_ = 0;
     }
-    unsigned char* at = storage_.get() + tail_;
-    tail_ += bytes;
-    return at;
+    return storage_.get() + tail_;
   }
   void fail(failure why, std::uint64_t ticket) {
     failed_ = std::move(why);
@@ -157,7 +161,8 @@ class command_ring {
 
   std::unique_ptr<unsigned char[]> storage_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable work_, progress_; // for the worker; for those who wait for it
+  int waiters_ = 0;
   std::size_t head_ = 0, tail_ = 0, wrap_ = 0;
   std::uint64_t issued_ = 0, done_ = 0, failed_at_ = 0;
   bool worker_sleeps_ = false, stopping_ = false;

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every backend checks before it multiplies: that the operands fit, that a result which is only written
+// is not also read, and that the scratch is large enough. One place, so that the same mistake gives the same
+// sentence on every machine.
+#pragma once
+
+#include <plateau/access.hpp>
+#include <plateau/config.hpp>
+#include <plateau/error.hpp>
+#include <plateau/gemm.hpp>
+#include <plateau/grouped.hpp>
+#include <plateau/view.hpp>
+
+#include <string>
+
+namespace plateau::inline v0 {
+
+namespace detail {
+template <class Matrix> std::string extents(const Matrix& t) {
+  return "(" + std::to_string(t.rows) + ", " + std::to_string(t.cols) + ")";
+}
+// Tiles and batches of them alike: both have rows and cols.
+template <class A, class B, class C>
+gemm_shape fitting_shape(transpose op_a, transpose op_b, const A& a, const B& b, const C& c) {
+  const index_t m = op_a == transpose::no ? a.rows : a.cols, k = op_a == transpose::no ? a.cols : a.rows;
+  const index_t n = op_b == transpose::no ? b.cols : b.rows, k_of_b = op_b == transpose::no ? b.rows : b.cols;
+  if (k != k_of_b || c.rows != m || c.cols != n)
+    throw config_error("plateau: gemm: op(a) of " + extents(a) +
+                       (op_a == transpose::yes ? " transposed" : "") + " times op(b) of " + extents(b) +
+                       (op_b == transpose::yes ? " transposed" : "") + " does not give c of " + extents(c));
+  return {op_a, op_b, m, n, k};
+}
+} // namespace detail
+
+// The shape of C = alpha op(A) op(B) + beta C. Throws config_error when the operands do not fit, or when beta
+// is not 0 though c comes as out(c), which is not read.
+template <class A, class B, class C, access_mode Mode>
+gemm_shape checked_shape(transpose op_a, transpose op_b, const A& a, const B& b, float beta,
+                         const arg<C, Mode>& c) {
+  static_assert(Mode == access_mode::write || Mode == access_mode::update,
+                "plateau: gemm: the result comes as out(c) with beta = 0, or as inout(c)");
+  if (Mode == access_mode::write && beta != 0.0F)
+    throw config_error("plateau: gemm: beta is " + std::to_string(beta) +
+                       ", so c is read: pass inout(c), not out(c)");
+  return detail::fitting_shape(op_a, op_b, a, b, c.v);
+}
+
+inline void check_scratch(const char* operation, std::size_t needed, scratch_view scratch) {
+  if (scratch.bytes() < needed)
+    throw config_error(std::string("plateau: ") + operation + ": needs " + std::to_string(needed) +
+                       " bytes of scratch, got " + std::to_string(scratch.bytes()) +
+                       ": ask its scratch_bytes first");
+}
+
+} // namespace plateau::inline v0

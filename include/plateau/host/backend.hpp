@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The host backend: streams are worker threads, device and pinned memory are both RAM but metered apart, so
+// that peaks read as they would on a GPU. The matrix product and the way a kernel runs are parameters:
+// `host_backend` has the built-in product and picks the widest vectors of this CPU at run time; plateau/blas
+// has one with a BLAS.
+#pragma once
+
+#include <plateau/access.hpp>
+#include <plateau/config.hpp>
+#include <plateau/counters.hpp>
+#include <plateau/error.hpp>
+#include <plateau/gemm.hpp>
+#include <plateau/gemm_check.hpp>
+#include <plateau/grouped.hpp>
+#include <plateau/host/block_gemm.hpp>
+#include <plateau/host/cpu_dispatch.hpp>
+#include <plateau/host/group_by_key.hpp>
+#include <plateau/host/stream.hpp>
+#include <plateau/kernel.hpp>
+#include <plateau/resource.hpp>
+#include <plateau/scalar.hpp>
+#include <plateau/team.hpp>
+#include <plateau/view.hpp>
+
+#include <cstring>
+#include <optional>
+#include <span>
+#include <type_traits>
+
+namespace plateau::inline v0 {
+
+namespace host {
+// Runs kernels on one thread, with the widest vectors of this CPU or those of a given level.
+struct cpu_runner {
+  cpu_level level = detect_cpu_level();
+
+  template <class Kernel, class... Args>
+  void operator()(elements grid, const Kernel& kernel, Args... args) const {
+    run_elements(level, index_t{0}, grid.n, kernel, args...);
+  }
+  template <class Kernel, class... Args>
+  void operator()(rows grid, const Kernel& kernel, Args... args) const {
+    run_rows(level, index_t{0}, grid.n, kernel, args...);
+  }
+};
+} // namespace host
+
+// One per rank, used by that rank's host thread. `Gemm` as block_gemm, `Runner` as host::cpu_runner.
+template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend {
+ public:
+  using stream = host::stream;
+  using event = host::event;
+  using device_memory = metered<ram_resource<device_space>>;
+  using host_memory = metered<ram_resource<host_space>>;
+
+  static constexpr bool row_invariant = Gemm::row_invariant;
+  static constexpr const char* name = Gemm::name;
+
+  // `owner` names the rank in errors of the memory resources ("rank 2"); it must outlive the backend.
+  explicit basic_host_backend(const char* owner = "", Runner runner = {})
+      : device_(owner), pinned_(owner), runner_(runner) {}
+  basic_host_backend(const basic_host_backend&) = delete;
+  basic_host_backend& operator=(const basic_host_backend&) = delete;
+
+  device_memory& device() { return device_; }
+  host_memory& pinned() { return pinned_; }
+  const plateau::counters& counters() const { return counters_; }
+  const Runner& runner() const { return runner_; }
+
+  stream make_stream(const char* stream_name) { return stream(stream_name); }
+  event record(stream& s) { return s.record(); }
+  void wait(stream& s, const event& e) { s.wait(e); }
+  void wait(const event& e) { e.wait(); }
+  // Memory of the caller's, valid on `s` from here on; only a checking backend needs to know.
+  void adopt(const void*, std::size_t, stream&) {}
+
+  // Copies between views of equal length, or tiles of equal extents. Throws config_error when they differ.
+  template <class T, class S, class U, class R>
+  void copy(on<stream> s, arg<view<const T, S>, access_mode::read> from,
+            arg<view<U, R>, access_mode::write> to) {
+    static_assert(std::is_same_v<T, U>, "plateau: copy: source and destination differ in element type");
+    if (from.v.n != to.v.n) unequal("copy", std::to_string(from.v.n), std::to_string(to.v.n), s);
+    if (to.v.n == 0) return;
+    counters_.copied_bytes += to.v.bytes();
+    s.stream.push([from = from.v, to = to.v] { std::memcpy(to.p, from.p, to.bytes()); });
+  }
+  template <class T, class S, class U, class R>
+  void copy(on<stream> s, arg<tile<const T, S>, access_mode::read> from,
+            arg<tile<U, R>, access_mode::write> to) {
+    static_assert(std::is_same_v<T, U>, "plateau: copy: source and destination differ in element type");
+    if (from.v.rows != to.v.rows || from.v.cols != to.v.cols)
+      unequal("copy", detail::extents(from.v), detail::extents(to.v), s);
+    if (to.v.rows == 0 || to.v.cols == 0) return;
+    counters_.copied_bytes += to.v.bytes();
+    s.stream.push([from = from.v, to = to.v] {
+      const std::size_t row_bytes = static_cast<std::size_t>(to.cols) * sizeof(T);
+      for (index_t r = 0; r < to.rows; ++r) std::memcpy(to.row(r), from.row(r), row_bytes);
+    });
+  }
+
+  // Runs `kernel` over the grid; arguments are tagged views or plain values.
+  template <class Grid, class Kernel, class... Args>
+  void launch(on<stream> s, Grid grid, Kernel kernel, Args... args) {
+    check_kernel<Grid, Kernel, Args...>();
+    if (grid.n <= 0) return;
+    ++counters_.launches;
+    s.stream.push([this, grid, kernel, ... a = unwrap(args)] { runner_(grid, kernel, a...); });
+  }
+
+  // C = alpha op(A) op(B) + beta C; for batches, one product for each tile of the three.
+  template <class A, class B, class C>
+  static std::size_t gemm_scratch_bytes(transpose op_a, transpose op_b, index_t m, index_t n, index_t k) {
+    return Gemm::scratch_bytes(op_a, op_b, m, n, k, scalar_kind_of<A>, scalar_kind_of<B>, scalar_kind_of<C>);
+  }
+  template <class A, class B, class C, class S, access_mode Mode>
+  void gemm(on<stream> s, transpose op_a, transpose op_b, float alpha,
+            arg<tile<const A, S>, access_mode::read> a, arg<tile<const B, S>, access_mode::read> b,
+            float beta, arg<tile<C, S>, Mode> c, scratch_view scratch) {
+    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c);
+    if (shape.m == 0 || shape.n == 0) return;
+    check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch);
+    count(shape, 1);
+    s.stream.push([level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
+      multiply(level, shape, alpha, a, b, beta, c, scratch);
+    });
+  }
+  template <class A, class B, class C, class S, access_mode Mode>
+  void gemm(on<stream> s, transpose op_a, transpose op_b, float alpha,
+            arg<tile_batch<const A, S>, access_mode::read> a,
+            arg<tile_batch<const B, S>, access_mode::read> b, float beta, arg<tile_batch<C, S>, Mode> c,
+            scratch_view scratch) {
+    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c);
+    if (a.v.count != c.v.count || b.v.count != c.v.count)
+      unequal("gemm of batches", std::to_string(a.v.count) + " and " + std::to_string(b.v.count),
+              std::to_string(c.v.count), s);
+    if (shape.m == 0 || shape.n == 0 || c.v.count == 0) return;
+    check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch);
+    count(shape, c.v.count);
+    s.stream.push([level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
+      for (index_t i = 0; i < c.count; ++i) multiply(level, shape, alpha, a[i], b[i], beta, c[i], scratch);
+    });
+  }
+  // One product for each group; the scratch is that of the largest. Groups of no rows cost nothing.
+  template <class A, class B, class C, class S>
+  void grouped_gemm(on<stream> s, transpose op_a, transpose op_b, float alpha, float beta,
+                    std::span<const gemm_group<A, B, C, S>> groups, scratch_view scratch) {
+    for (const gemm_group<A, B, C, S>& g : groups)
+      gemm(s, op_a, op_b, alpha, in(g.a), in(g.b), beta, inout(g.c), scratch);
+  }
+
+  // See host::group_by_key for what it computes; stable. ids (n), order (n), offsets (keys + 1).
+  static std::size_t group_by_key_scratch_bytes(index_t, index_t keys) {
+    return static_cast<std::size_t>(keys + 1) * sizeof(std::int64_t);
+  }
+  template <class Order, class S>
+  void group_by_key(on<stream> s, arg<view<const std::int32_t, S>, access_mode::read> ids,
+                    arg<view<Order, S>, access_mode::write> order,
+                    arg<view<std::int64_t, S>, access_mode::write> offsets, scratch_view scratch) {
+    static_assert(std::is_same_v<Order, std::int32_t> || std::is_same_v<Order, std::int64_t>,
+                  "plateau: group_by_key: order holds 32- or 64-bit integers");
+    if (ids.v.n != order.v.n) unequal("group_by_key", std::to_string(ids.v.n), std::to_string(order.v.n), s);
+    if (offsets.v.n < 1)
+      throw config_error("plateau: group_by_key: offsets needs keys + 1 elements, got none");
+    check_scratch("group_by_key", group_by_key_scratch_bytes(ids.v.n, offsets.v.n - 1), scratch);
+    s.stream.push([ids = ids.v, order = order.v, offsets = offsets.v, scratch] {
+      host::group_by_key(ids, order, offsets, reinterpret_cast<std::int64_t*>(scratch.p));
+    });
+  }
+  // sums (n + 1): the sum of all values before each, and at the end the total.
+  static std::size_t exclusive_scan_scratch_bytes(index_t) { return 0; }
+  template <class S>
+  void exclusive_scan(on<stream> s, arg<view<const std::int64_t, S>, access_mode::read> values,
+                      arg<view<std::int64_t, S>, access_mode::write> sums, scratch_view) {
+    if (sums.v.n != values.v.n + 1)
+      unequal("exclusive_scan (sums needs one more)", std::to_string(values.v.n), std::to_string(sums.v.n),
+              s);
+    s.stream.push([values = values.v, sums = sums.v] { host::exclusive_scan(values, sums); });
+  }
+
+  // Host code that touches pinned memory, in stream order.
+  template <class F, class... Args> void host_task(on<stream> s, F f, Args... args) {
+    s.stream.push([f = std::move(f), ... a = unwrap(args)]() mutable { f(a...); });
+  }
+  // The only way a device value reaches the host: waits for the event and copies from pinned memory. `label`
+  // names the value; a data-free backend answers with `dry_answer`, or with its scenario.
+  template <class T>
+  void fetch(const event& ready, arg<view<const T, host_space>, access_mode::read> from,
+             std::type_identity_t<std::span<T>> into, const char* label,
+             std::type_identity_t<std::optional<T>> /*dry_answer*/ = {}) {
+    if (static_cast<std::size_t>(from.v.n) != into.size())
+      throw config_error("plateau: fetch of '" + std::string(label) + "': " + std::to_string(from.v.n) +
+                         " values into storage for " + std::to_string(into.size()));
+    ++counters_.host_round_trips;
+    ready.wait();
+    if (!into.empty()) std::memcpy(into.data(), from.v.p, from.v.bytes());
+  }
+
+ private:
+  cpu_level level() const {
+    if constexpr (requires { runner_.level; })
+      return runner_.level;
+    else
+      return detect_cpu_level();
+  }
+  void count(const gemm_shape& shape, index_t products) {
+    counters_.matrix_products += static_cast<std::uint64_t>(products);
+    counters_.matrix_flops += static_cast<std::uint64_t>(2 * shape.m * shape.n * shape.k * products);
+  }
+  template <class A, class B, class C>
+  static void multiply(cpu_level level, const gemm_shape& shape, float alpha, A a, B b, float beta, C c,
+                       scratch_view scratch) {
+    Gemm::run(shape.a, shape.b, shape.m, shape.n, shape.k, alpha, a.p, a.ld, b.p, b.ld, beta, c.p, c.ld,
+              scratch.p, level);
+  }
+  [[noreturn]] static void unequal(const char* what, const std::string& a, const std::string& b,
+                                   on<stream> s) {
+    throw config_error(std::string("plateau: ") + what + ": " + a + " against " + b +
+                       " elements, on stream '" + s.stream.name() + "' at " + s.file + ":" +
+                       std::to_string(s.line));
+  }
+
+  device_memory device_;
+  host_memory pinned_;
+  Runner runner_;
+  plateau::counters counters_;
+};
+
+// The backend that needs nothing but a C++ compiler.
+using host_backend = basic_host_backend<block_gemm>;
+
+} // namespace plateau::inline v0
