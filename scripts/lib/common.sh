@@ -69,9 +69,9 @@ apt_install() {
   fi
   local -a apt=(${as_root[@]+"${as_root[@]}"} env DEBIAN_FRONTEND=noninteractive apt-get -q)
   local -a command=("${apt[@]}" install -y --no-install-recommends "$@")
-  # The lists of a fresh machine are empty or old; where they are good, this spares the download.
-  if "${command[@]}" >&2; then return 0; fi
-  say "Refreshing the package lists and trying again."
+  # A fresh machine has no lists yet; old ones may name files that are gone.
+  if compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null && "${command[@]}" >&2; then return 0; fi
+  say "Refreshing the package lists."
   if "${apt[@]}" update >&2 && "${command[@]}" >&2; then return 0; fi
   say "apt-get could not install: $*"
   return 1
@@ -121,8 +121,12 @@ configure() {
   shift
   local -a generator=()
   # A build folder keeps the generator that it was made with.
+  local made_with=
   if [[ -f "$folder/CMakeCache.txt" ]]; then
-    generator=(-G "$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$folder/CMakeCache.txt")")
+    made_with="$(sed -n 's/^CMAKE_GENERATOR:INTERNAL=//p' "$folder/CMakeCache.txt")"
+  fi
+  if [[ -n "$made_with" ]]; then
+    generator=(-G "$made_with")
   elif ! have_command ninja; then
     generator=(-G "Unix Makefiles")
   fi
