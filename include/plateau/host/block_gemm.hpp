@@ -48,14 +48,6 @@ struct plan {
   }
 };
 
-template <class T> void scale(strided<T> c, index_t rows, index_t columns, float beta) {
-  for (index_t i = 0; i < rows; ++i)
-    for (index_t j = 0; j < columns; ++j) {
-      T& element = *c.at(i, j);
-      element = beta == 0.0f ? narrow<T>(0.0f) : narrow<T>(beta * widen(element));
-    }
-}
-
 // R: the side whose panels have 12 lines; S: the side whose panels have 32.
 template <class R, class S, class C>
 void multiply(const plan& p, strided<const R> r, strided<const S> s, float alpha, float beta, strided<C> c,

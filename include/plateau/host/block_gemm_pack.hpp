@@ -58,7 +58,7 @@ inline void pack_panel(strided<const T> side, index_t count, index_t depth, floa
   if (side.across == 1) { // a row of the panel is contiguous
     for (index_t p = 0; p < depth; ++p, out += Width) {
       const T* from = side.data + p * side.along;
-      if (count == Width) {
+      if (count == Width) { // a constant count, so that it vectorises
         for (index_t l = 0; l < Width; ++l) out[l] = widen(from[l]);
       } else {
         for (index_t l = 0; l < count; ++l) out[l] = widen(from[l]);
@@ -84,22 +84,32 @@ inline void pack_panel(strided<const T> side, index_t count, index_t depth, floa
       out[p * Width + i] = i < count ? widen(side.data[i * side.across + p]) : 0.0f;
 }
 
+// Runs of any length, in blocks of a constant one: what the compilers vectorise at -O2.
+template <class T> inline void widen_run(const T* from, index_t n, float* __restrict to) {
+  for (; n >= panel_columns; n -= panel_columns, from += panel_columns, to += panel_columns)
+    for (index_t l = 0; l < panel_columns; ++l) to[l] = widen(from[l]);
+  for (index_t l = 0; l < n; ++l) to[l] = widen(from[l]);
+}
+template <class T> inline void narrow_run(const float* from, index_t n, T* __restrict to) {
+  for (; n >= panel_columns; n -= panel_columns, from += panel_columns, to += panel_columns)
+    for (index_t l = 0; l < panel_columns; ++l) to[l] = narrow<T>(from[l]);
+  for (index_t l = 0; l < n; ++l) to[l] = narrow<T>(from[l]);
+}
+
 // One line of columns from or to where it is stored; beyond `columns` a line is padding.
 template <class T> inline void load_line(strided<const T> from, index_t columns, float* line) {
-  if (columns == panel_columns && from.along == 1) {
-    for (index_t l = 0; l < panel_columns; ++l) line[l] = widen(from.data[l]);
-  } else {
+  if (from.along == 1)
+    widen_run(from.data, columns, line);
+  else
     for (index_t l = 0; l < columns; ++l) line[l] = widen(from.data[l * from.along]);
-    for (index_t l = columns; l < panel_columns; ++l) line[l] = 0.0f;
-  }
+  for (index_t l = columns; l < panel_columns; ++l) line[l] = 0.0f;
 }
 
 template <class T> inline void store_line(strided<T> to, index_t columns, const float* line) {
-  if (columns == panel_columns && to.along == 1) {
-    for (index_t l = 0; l < panel_columns; ++l) to.data[l] = narrow<T>(line[l]);
-  } else {
+  if (to.along == 1)
+    narrow_run(line, columns, to.data);
+  else
     for (index_t l = 0; l < columns; ++l) to.data[l * to.along] = narrow<T>(line[l]);
-  }
 }
 
 // to = alpha * sums + beta * from, for one panel; `from` is not read where beta is 0.
@@ -116,6 +126,15 @@ inline void combine(index_t rows, index_t columns, const float* sums, float alph
     }
     store_line<To>({to.data, 0, to.along}, columns, line);
   }
+}
+
+// c = beta * c, which is all that is left of a product without terms. Not read where beta is 0.
+template <class T> inline void scale(strided<T> c, index_t rows, index_t columns, float beta) {
+  for (index_t i = 0; i < rows; ++i)
+    for (index_t j = 0; j < columns; ++j) {
+      T& element = *c.at(i, j);
+      element = beta == 0.0f ? narrow<T>(0.0f) : narrow<T>(beta * widen(element));
+    }
 }
 
 // The same loops compiled for each level: they vectorise after inlining, which `flatten` forces.
