@@ -76,12 +76,12 @@ PLATEAU_HD inline float exp(float x) noexcept {
 struct root_start {
   float value;
   float estimate;
-  bool tiny; // value is 2^64 x, and else x / 4
+  std::uint32_t tiny; // all ones: value is 2^64 x; 0: x / 4. A bool here would keep the struct in memory
 };
 
 PLATEAU_HD inline root_start start_root(float x) noexcept {
-  const bool tiny = x < 0x1p-101f;
-  const float value = x * bit_cast<float>(select(tiny, 0x5f800000u, 0x3e800000u));
+  const std::uint32_t tiny = mask(x < 0x1p-101f);
+  const float value = x * bit_cast<float>(0x3e800000u ^ (tiny & (0x3e800000u ^ 0x5f800000u)));
   // Half the exponent, negated: within 3.5%. Two Newton steps, the first with constants that spread its
   // error.
   float y = bit_cast<float>(0x5f1ffff9u - (bit_cast<std::uint32_t>(value) >> 1));
@@ -97,7 +97,8 @@ PLATEAU_HD inline float sqrt(float x) noexcept {
   const auto [value, estimate, tiny] = detail::start_root(x);
   const float s = value * estimate;
   const float scaled = s + 0.5f * estimate * (value - s * s);
-  const float root = scaled * bit_cast<float>(detail::select(tiny, 0x2f800000u, 0x40000000u)); // 2^-32 or 2
+  const float root =
+      scaled * bit_cast<float>(0x40000000u ^ (tiny & (0x40000000u ^ 0x2f800000u))); // 2 or 2^-32
   constexpr float infinity = std::numeric_limits<float>::infinity();
   const std::uint32_t out = detail::select(x == infinity, 0x7f800000u, bit_cast<std::uint32_t>(root));
   return bit_cast<float>(out | detail::mask(!(x >= 0.0f)));
@@ -110,7 +111,8 @@ PLATEAU_HD inline float rsqrt(float x) noexcept {
 #else
   const auto [value, estimate, tiny] = detail::start_root(x);
   const float scaled = estimate + 0.5f * estimate * (1.0f - value * estimate * estimate);
-  const float root = scaled * bit_cast<float>(detail::select(tiny, 0x4f800000u, 0x3f000000u)); // 2^32 or 1/2
+  const float root =
+      scaled * bit_cast<float>(0x3f000000u ^ (tiny & (0x3f000000u ^ 0x4f800000u))); // 1/2 or 2^32
   constexpr float infinity = std::numeric_limits<float>::infinity();
   std::uint32_t out = detail::select(x == 0.0f, 0x7f800000u, bit_cast<std::uint32_t>(root));
   out &= ~detail::mask(x == infinity);

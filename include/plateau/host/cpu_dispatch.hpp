@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs kernels over a range on the calling thread, at the speed of the CPU that is there: each kernel is
+// instantiated three times, for the baseline the program was compiled for, for AVX2 with FMA and for AVX-512,
+// and a level chosen at run time picks one. `flatten` pulls the whole kernel into a function that carries the
+// target, so that it is vectorised for it; no kernel needs an attribute, nor the program a compiler flag
+// beyond -O2. With g++ on x86-64; clang ignores `flatten` across targets, and on other CPUs there is one
+// level: they run the baseline alone.
+//
+// Results are the same bits at one level, run to run and for any split of the range. Levels may differ in the
+// last place: the baseline has no fused multiply-add.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/team.hpp>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#define PLATEAU_CPU_LEVELS 1
+#else
+#define PLATEAU_CPU_LEVELS 0
+#endif
+
+namespace plateau::inline v0 {
+
+enum class cpu_level : unsigned char { baseline, avx2, avx512 };
+
+// Whether this machine (and, for the vector registers, its operating system) can run a level.
+inline bool cpu_supports(cpu_level level) noexcept {
+#if defined(__x86_64__) && defined(__GNUC__)
+  __builtin_cpu_init();
+  if (level == cpu_level::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (level == cpu_level::avx512)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("fma");
+#endif
+  return level == cpu_level::baseline;
+}
+
+// The widest level of this machine. A value for a backend to hold: nothing remembers it globally.
+inline cpu_level detect_cpu_level() noexcept {
+  if (cpu_supports(cpu_level::avx512)) return cpu_level::avx512;
+  return cpu_supports(cpu_level::avx2) ? cpu_level::avx2 : cpu_level::baseline;
+}
+
+constexpr const char* cpu_level_name(cpu_level level) noexcept {
+  return level == cpu_level::avx512 ? "avx512" : level == cpu_level::avx2 ? "avx2" : "baseline";
+}
+
+namespace detail {
+
+// A block of constant length, as -O2 vectorises only loops whose count is a known multiple of the vector.
+struct element_loop {
+  template <class Kernel, class... Args>
+  static void run(index_t first, index_t last, const Kernel& kernel, const Args&... args) {
+    index_t i = first;
+    for (; i + team_lanes <= last; i += team_lanes) {
+      PLATEAU_INDEPENDENT
+      for (index_t lane = 0; lane < team_lanes; ++lane) kernel(i + lane, args...);
+    }
+    const index_t rest = last - i;
+    for (index_t lane = 0; lane < rest; ++lane) kernel(i + lane, args...);
+  }
+};
+
+struct row_loop {
+  template <class Kernel, class... Args>
+  static void run(index_t first, index_t last, const Kernel& kernel, const Args&... args) {
+    serial_team team;
+    for (index_t row = first; row < last; ++row) kernel(team, row, args...);
+  }
+};
+
+#if PLATEAU_CPU_LEVELS
+// Kernel and arguments by value: as locals they live in registers, while behind a reference every store
+// through a view might change them.
+template <class Loop, class Kernel, class... Args>
+[[gnu::flatten, gnu::noinline]] void run_baseline(index_t first, index_t last, Kernel kernel, Args... args) {
+  Loop::run(first, last, kernel, args...);
+}
+template <class Loop, class Kernel, class... Args>
+[[gnu::flatten, gnu::noinline, gnu::target("avx2,fma")]] void run_avx2(index_t first, index_t last,
+                                                                       Kernel kernel, Args... args) {
+  Loop::run(first, last, kernel, args...);
+}
+template <class Loop, class Kernel, class... Args>
+[[gnu::flatten, gnu::noinline,
+  gnu::target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512")]] void
+run_avx512(index_t first, index_t last, Kernel kernel, Args... args) {
+  Loop::run(first, last, kernel, args...);
+}
+#else
+template <class Loop, class Kernel, class... Args>
+void run_baseline(index_t first, index_t last, Kernel kernel, Args... args) {
+  Loop::run(first, last, kernel, args...);
+}
+#endif
+
+template <class Loop, class Kernel, class... Args>
+void run_at_level([[maybe_unused]] cpu_level level, index_t first, index_t last, Kernel kernel,
+                  Args... args) {
+#if PLATEAU_CPU_LEVELS
+  if (level == cpu_level::avx512) return run_avx512<Loop>(first, last, kernel, args...);
+  if (level == cpu_level::avx2) return run_avx2<Loop>(first, last, kernel, args...);
+#endif
+  run_baseline<Loop>(first, last, kernel, args...);
+}
+
+} // namespace detail
+
+namespace host {
+
+// kernel(i, args...) for every i in [first, last), on the calling thread. `level` must be one this machine
+// supports. Nothing happens for first >= last.
+template <class Kernel, class... Args>
+void run_elements(cpu_level level, index_t first, index_t last, Kernel kernel, Args... args) {
+  plateau::detail::run_at_level<plateau::detail::element_loop>(level, first, last, kernel, args...);
+}
+
+// kernel(team, row, args...) for every row in [first, last), on the calling thread, which is the whole team.
+template <class Kernel, class... Args>
+void run_rows(cpu_level level, index_t first, index_t last, Kernel kernel, Args... args) {
+  plateau::detail::run_at_level<plateau::detail::row_loop>(level, first, last, kernel, args...);
+}
+
+} // namespace host
+
+} // namespace plateau::inline v0

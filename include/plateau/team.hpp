@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a kernel is written once for host and device. An element kernel is a named functor called as
+// `kernel(index, args...)`, once per index of `elements{n}`; a row kernel is called as `kernel(team, row,
+// args...)`, once per row of `rows{n}` by every member of a team. A team is a block or a warp on a GPU and
+// one thread on a CPU.
+//
+//   struct row_norm {                                   // out[r] = 1 / |x[r]|
+//     template <class Team, class Space>
+//     PLATEAU_HD void operator()(Team& team, index_t r, tile<const float, Space> x, view<float, Space> out)
+//     const {
+//       const float* row = x.row(r);
+//       const float sum = team.reduce(x.cols, 0.0f, plus{}, [=](index_t i) { return row[i] * row[i]; });
+//       team.once([&] { out[r] = rsqrt(sum); });
+//     }
+//   };
+//
+// The rules of kernels:
+// - Calls of an element kernel, calls of a row kernel for different rows, and calls of the function given to
+//   `for_each` or `reduce` are independent: none reads or writes what another one writes. They run in any
+//   order and several at a time, and the compiler is told so. Adding to one location from two of them is an
+//   error.
+// - Every member of a team executes the kernel's body, so outside `for_each` and `once` it may only compute
+// and read.
+// - Every member function ends with a team barrier: what was written before it is seen by all members after
+// it. All
+//   members must therefore make the same calls in the same order; a branch around one depends on common
+//   values only.
+// - The functor is stateless or trivially copyable, arguments arrive by value, and nothing allocates or
+// locks.
+// - Float loops call plateau::exp, sqrt and so on: the standard library's functions do not vectorise.
+#pragma once
+
+#include <plateau/config.hpp>
+
+#include <type_traits>
+
+// Iterations are independent by contract; told so, GCC vectorises at -O2 without run-time checks for overlap.
+// Clang makes those checks, and would warn of every loop that it cannot vectorise.
+#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#define PLATEAU_INDEPENDENT _Pragma("GCC ivdep")
+#else
+#define PLATEAU_INDEPENDENT
+#endif
+
+namespace plateau::inline v0 {
+
+// One call of an element kernel per index in [0, n).
+struct elements {
+  index_t n = 0;
+};
+
+// One call of a row kernel, by a whole team, per row in [0, n).
+struct rows {
+  index_t n = 0;
+};
+
+// Operations for `reduce`. Any trivially copyable functor will do that is associative up to rounding and
+// commutative.
+struct plus {
+  template <class T> PLATEAU_HD constexpr T operator()(const T& a, const T& b) const { return a + b; }
+};
+
+// A NaN on the right is passed over: check finiteness where it matters. Start it at lowest<T>().
+struct maximum {
+  template <class T> PLATEAU_HD constexpr T operator()(const T& a, const T& b) const { return a < b ? b : a; }
+};
+
+// Every host team sums over this many partial results, whatever the machine's vectors: element i goes to lane
+// i % team_lanes, in order, and a tree joins the lanes. The bits depend on nothing else, and the error is
+// that of a sum a factor of 32 shorter.
+inline constexpr index_t team_lanes = 32;
+
+// A team of one member: the calling thread. `reduce` takes any trivially copyable value type.
+class serial_team {
+ public:
+  PLATEAU_HD static constexpr index_t size() { return 1; }
+  PLATEAU_HD static constexpr index_t rank() { return 0; }
+
+  // f(i) for every i in [0, n).
+  template <class F> PLATEAU_HD void for_each(index_t n, F f) const {
+    index_t i = 0;
+    for (; i + team_lanes <= n; i += team_lanes) {
+      PLATEAU_INDEPENDENT
+      for (index_t lane = 0; lane < team_lanes; ++lane) f(i + lane);
+    }
+    const index_t rest = n - i;
+    for (index_t lane = 0; lane < rest; ++lane) f(i + lane);
+  }
+
+  // op over f(0) ... f(n - 1), starting from `identity` in each lane: `identity` enters more than once, so
+  // that it must not change what it is combined with. All members get the result.
+  template <class T, class Op, class F> PLATEAU_HD T reduce(index_t n, T identity, Op op, F f) const {
+    static_assert(std::is_trivially_copyable_v<T>,
+                  "plateau team: reduce needs a trivially copyable value type");
+    T lanes[team_lanes];
+    for (index_t lane = 0; lane < team_lanes; ++lane) lanes[lane] = identity;
+    index_t i = 0;
+    for (; i + team_lanes <= n; i += team_lanes) {
+      PLATEAU_INDEPENDENT
+      for (index_t lane = 0; lane < team_lanes; ++lane)
+        lanes[lane] = op(lanes[lane], static_cast<T>(f(i + lane)));
+    }
+    const index_t rest = n - i;
+    for (index_t lane = 0; lane < rest; ++lane) lanes[lane] = op(lanes[lane], static_cast<T>(f(i + lane)));
+    return join(lanes, op);
+  }
+
+  // f() by one member.
+  template <class F> PLATEAU_HD void once(F f) const { f(); }
+
+  // The tree that joins the lanes, the same for every host team. Overwrites them.
+  template <class T, class Op> PLATEAU_HD static T join(T* lanes, Op op) {
+    for (index_t width = team_lanes / 2; width > 0; width /= 2)
+      for (index_t lane = 0; lane < width; ++lane) lanes[lane] = op(lanes[lane], lanes[lane + width]);
+    return lanes[0];
+  }
+};
+
+} // namespace plateau::inline v0
