@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
@@ -108,5 +109,29 @@ class atomic_file {
 // Throws input_error if `path` could not be written now; leaves nothing behind. Called before a run, since a
 // run that cannot save is lost.
 inline void check_writable(const std::string& path) { atomic_file probe{path}; }
+
+// Results go to regular files whole or not at all; to a pipe or a device, which has no old contents,
+// directly.
+inline bool is_special_file(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_character_file(path, ignored) || std::filesystem::is_fifo(path, ignored);
+}
+
+inline void check_result_file(const std::string& path) {
+  if (!is_special_file(path)) check_writable(path);
+}
+
+// Throws input_error or output_error.
+inline void write_result_file(const std::string& path, std::string_view text) {
+  if (is_special_file(path)) {
+    std::ofstream out{path};
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    if (!out.flush()) throw output_error{fmt::format("{}: writing failed", shown(path))};
+    return;
+  }
+  atomic_file file{path};
+  file.write_at(0, text);
+  file.commit();
+}
 
 } // namespace moe

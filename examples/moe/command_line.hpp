@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command line of moe_train: its flags, grouped as --help shows them, and how the program ends. Flags may
+// repeat; the last one counts, so that a script's defaults can be overruled by what is appended.
+#pragma once
+
+#include "atomic_file.hpp"
+#include "input_error.hpp"
+#include "options.hpp"
+#include "parse_text.hpp"
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+namespace moe {
+
+struct help_text {
+  std::string text;
+};
+
+namespace detail {
+
+class flag_table {
+ public:
+  explicit flag_table(CLI::App& app) : app_{app} {}
+  void group(std::string name) { group_ = std::move(name); }
+
+  void flag(const std::string& name, const std::string& argument, const std::string& help,
+            const std::string& default_text, std::function<void(const std::string&)> take) {
+    auto* option = app_.add_option_function<std::string>(name, std::move(take), help);
+    option->type_name(argument)->group(group_)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    if (!default_text.empty()) option->default_str(default_text);
+  }
+
+  template <class Integer>
+  void integer(const std::string& name, Integer& target, std::int64_t lowest, std::int64_t highest,
+               const std::string& help) {
+    flag(name, "N", help, fmt::format("{}", target),
+         [&target, name, lowest, highest](const std::string& text) {
+           target = static_cast<Integer>(parse_integer(name, text, lowest, highest));
+         });
+  }
+
+  void integer(const std::string& name, std::optional<std::int64_t>& target, std::int64_t lowest,
+               std::int64_t highest, const std::string& help) {
+    flag(name, "N", help, "", [&target, name, lowest, highest](const std::string& text) {
+      target = parse_integer(name, text, lowest, highest);
+    });
+  }
+
+  void real(const std::string& name, double& target, double lowest, double highest, const std::string& help) {
+    flag(name, "X", help, fmt::format("{}", target),
+         [&target, name, lowest, highest](const std::string& text) {
+           target = parse_real(name, text, lowest, highest);
+         });
+  }
+
+  template <class Choice>
+  void choice(const std::string& name, Choice& target, Choice first, Choice second, const std::string& help) {
+    flag(name, fmt::format("{}|{}", name_of(first), name_of(second)), help, std::string{name_of(target)},
+         [&target, name, first, second](const std::string& text) {
+           if (text != name_of(first) && text != name_of(second))
+             throw input_error{fmt::format("{}: expected {} or {}, got '{}'", name, name_of(first),
+                                           name_of(second), shown(text))};
+           target = text == name_of(first) ? first : second;
+         });
+  }
+
+  void path(const std::string& name, std::string& target, const std::string& help) {
+    flag(name, "FILE", help, "", [&target, name](const std::string& text) {
+      if (text.empty()) throw input_error{fmt::format("{}: expected the name of a file, got none", name)};
+      target = text;
+    });
+  }
+
+ private:
+  CLI::App& app_;
+  std::string group_;
+};
+
+inline void add_flags(CLI::App& app, options& o) {
+  flag_table flags{app};
+  flags.group("Ranks");
+  flags.integer("--ranks", o.ranks, 1, 256, "ranks, each a thread with a device of its own");
+  flags.integer("--expert-parallel", o.expert_parallel, 1, 256, "ranks that share one set of experts");
+
+  flags.group("Model");
+  flags.integer("--layers", o.layers, 1, 4096, "layers");
+  flags.integer("--hidden", o.hidden, 1, 1 << 20, "width of the model");
+  flags.integer("--heads", o.heads, 1, 1 << 16, "attention heads");
+  flags.integer("--kv-heads", o.kv_heads, 1, 1 << 16, "heads of keys and values");
+  flags.integer("--experts", o.experts, 1, 1 << 16, "experts of a layer");
+  flags.integer("--top-k", o.top_k, 1, 1 << 10, "experts of a token");
+  flags.integer("--intermediate", o.intermediate, 1, 1 << 20, "width of an expert");
+  flags.integer("--vocabulary", o.vocabulary, 2, vocabulary_limit,
+                "distinct tokens; else 65536, as plain bytes have");
+  app.add_flag("--tied", o.tied, "use the embedding as output projection")
+      ->group("Model")
+      ->disable_flag_override();
+
+  flags.group("Training");
+  flags.integer("--context", o.context, 1, 1 << 24, "tokens of a sequence");
+  flags.integer("--batch", o.batch, 1, 1 << 24, "sequences of a step, over all ranks");
+  flags.integer("--accumulate", o.accumulate, 1, 1 << 20, "micro-batches of a step");
+  flags.integer("--steps", o.steps, 1, 1'000'000'000, "steps of the schedule");
+  flags.integer("--stop-after", o.stop_after, 1, 1'000'000'000, "stop after this step, on the same schedule");
+  flags.real("--lr", o.learning_rate, 0, 1000, "highest learning rate");
+  flags.integer("--warmup", o.warmup, 0, 1'000'000'000, "steps of warm-up; else a tenth of all, at most 20");
+  flags.real("--clip", o.clip, 0, 1e30, "largest gradient norm; 0 does not clip");
+  flags.real("--balance-weight", o.balance_weight, 0, 1e6, "weight of the load-balancing loss");
+  flags.integer("--seed", o.seed, 0, INT64_MAX, "seed of weights and batches");
+  flags.choice("--dtype", o.dtype, compute_type::fp32, compute_type::bf16, "type of the computation");
+  flags.choice("--gemm", o.gemm, gemm_choice::builtin, gemm_choice::blas, "matrix products");
+
+  flags.group("Memory and routing");
+  flags.flag("--flatten", "LIST", "none, all, or of dispatch,vocabulary,checkpoint,optimizer", "none",
+             [&o](const std::string& text) { o.flatten = parse_flatten("--flatten", text); });
+  flags.flag("--routing", "SCENARIO",
+             "learned, or forced: balanced, hot:FRACTION,EXPERTS, all-to-one, zipf:S", o.routing.text,
+             [&o](const std::string& text) { o.routing = parse_routing("--routing", text); });
+  flags.flag("--memory-limit", "SIZE", "device bytes of a rank, such as 64MiB; over it the run ends", "",
+             [&o](const std::string& text) { o.memory_limit_bytes = parse_bytes("--memory-limit", text); });
+
+  flags.group("Files");
+  flags.path("--data", o.data, "text or llm.c tokens; else the system's licence texts");
+  flags.path("--weights", o.weights, "start from these weights (safetensors, names of Mixtral)");
+  flags.path("--resume", o.resume, "go on from a saved state");
+  flags.path("--save", o.save, "save the state at the end");
+  flags.path("--json", o.json, "write the results; - is standard output");
+}
+
+} // namespace detail
+
+// `arguments` without the program's name. Throws input_error; nothing is written.
+inline std::variant<options, help_text> parse_command_line(const std::vector<std::string>& arguments) {
+  options o;
+  CLI::App app{"Trains a small mixture-of-experts transformer and shows where its memory peaks lie.",
+               "moe_train"};
+  app.get_formatter()->column_width(34);
+  app.set_help_flag("-h,--help", "show this text")->group("Help");
+  detail::add_flags(app, o);
+  try {
+    app.parse(std::vector<std::string>{arguments.rbegin(), arguments.rend()}); // CLI11 takes them last first
+  } catch (const CLI::CallForHelp&) {
+    return help_text{app.help()};
+  } catch (const CLI::ExtrasError&) {
+    throw input_error{fmt::format("{}: unknown; expected one of the flags that --help lists",
+                                  shown(app.remaining().empty() ? "argument" : app.remaining().front()))};
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string_view what = error.what(); // starts with the flag, or names one that was given a value
+    const bool value_missing = what.substr(0, 2) == "--";
+    throw input_error{value_missing
+                          ? fmt::format("{}: expected a value after it", what.substr(0, what.find(':')))
+                          : "--tied: expected no value"};
+  } catch (const CLI::ParseError& error) {
+    throw input_error{shown(error.what())};
+  }
+  check(o);
+  // A run that cannot save its results is lost; better to know before it starts.
+  if (!o.save.empty()) check_writable(o.save);
+  if (!o.json.empty() && o.json != "-") check_result_file(o.json);
+  return o;
+}
+
+// The frame of main: help and results end with 0, what the user can mend with 2, everything else with 1, and
+// each failure is one line on `err`. `run` takes the options and returns the status.
+template <class Run>
+int run_program(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err, Run run) {
+  try {
+    const auto parsed = parse_command_line(arguments);
+    if (const auto* help = std::get_if<help_text>(&parsed)) {
+      out << help->text;
+      return 0;
+    }
+    return run(std::get<options>(parsed));
+  } catch (const input_error& error) {
+    err << "moe_train: " << error.what() << '\n';
+    return 2;
+  } catch (const std::exception& error) {
+    err << "moe_train: " << error.what() << '\n';
+    return 1;
+  }
+}
+
+} // namespace moe

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Everything that a run can be told, with its defaults, and the rules that make a set of options possible.
+// The command line (command_line.hpp) is one way to fill it; a test fills it directly. `check` throws
+// input_error with one line that names the flags that do not fit each other.
+#pragma once
+
+#include "corpus.hpp"
+#include "input_error.hpp"
+#include "routing_scenario.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace moe {
+
+#if defined(MOE_HAS_BLAS)
+inline constexpr bool has_blas = true;
+#else
+inline constexpr bool has_blas = false;
+#endif
+
+enum class compute_type { fp32, bf16 };
+enum class gemm_choice { builtin, blas };
+
+constexpr std::string_view name_of(compute_type type) { return type == compute_type::bf16 ? "bf16" : "fp32"; }
+constexpr std::string_view name_of(gemm_choice gemm) {
+  return gemm == gemm_choice::blas ? "blas" : "builtin";
+}
+
+// Which of the four peaks are flattened by Plateau's collectives; none of them is the baseline that everyone
+// has.
+struct flatten_set {
+  bool dispatch = false, vocabulary = false, checkpoint = false, optimizer = false;
+};
+
+struct flatten_row {
+  std::string_view name;
+  bool flatten_set::*member;
+  bool available; // in this version
+};
+
+inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_set::dispatch, false},
+                                                          {"vocabulary", &flatten_set::vocabulary, false},
+                                                          {"checkpoint", &flatten_set::checkpoint, false},
+                                                          {"optimizer", &flatten_set::optimizer, false}}};
+
+struct options {
+  std::int64_t ranks = 4;           // threads, each of them one rank
+  std::int64_t expert_parallel = 2; // ranks that share one set of experts
+
+  std::int64_t layers = 2;
+  std::int64_t hidden = 128;
+  std::int64_t heads = 4;
+  std::int64_t kv_heads = 2;
+  std::int64_t experts = 8; // per layer
+  std::int64_t top_k = 2;
+  std::int64_t intermediate = 256;        // of one expert
+  std::optional<std::int64_t> vocabulary; // the corpus decides where it is not given
+  bool tied = false;                      // output projection = embedding
+
+  std::int64_t context = 128;  // tokens of a sequence
+  std::int64_t batch = 16;     // sequences of a step, over all ranks and micro-batches
+  std::int64_t accumulate = 1; // micro-batches of a step
+  std::int64_t steps = 300;
+  std::optional<std::int64_t> stop_after; // steps; the schedule is still that of `steps`
+  double learning_rate = 3e-3;            // the highest of the schedule
+  std::optional<std::int64_t> warmup;     // steps
+  double clip = 1;                        // largest gradient norm; 0: no clipping
+  double balance_weight = 0;
+  std::uint64_t seed = 1;
+  compute_type dtype = compute_type::fp32;
+  gemm_choice gemm = has_blas ? gemm_choice::blas : gemm_choice::builtin;
+
+  flatten_set flatten;
+  routing_scenario routing;
+  std::optional<std::uint64_t> memory_limit_bytes; // per rank, device space
+
+  std::string data, weights, resume, save, json; // paths; empty: not given
+
+  std::int64_t head_size() const { return hidden / heads; }
+  std::int64_t last_step() const { return stop_after.value_or(steps); }
+  std::int64_t warmup_steps() const { return warmup.value_or(std::min<std::int64_t>(20, steps / 10)); }
+};
+
+// Parameters of the whole model, experts of all ranks included. Double: an impossible model must not
+// overflow.
+inline double parameter_count(const options& o, double vocabulary) {
+  const auto hidden = static_cast<double>(o.hidden);
+  const double kv_rows = static_cast<double>(o.kv_heads) * hidden / static_cast<double>(o.heads);
+  const double attention = hidden * (2 * hidden + 2 * kv_rows);
+  const double mixture =
+      static_cast<double>(o.experts) * hidden * (3 * static_cast<double>(o.intermediate) + 1); // + router
+  return static_cast<double>(o.layers) * (attention + mixture + 2 * hidden) + hidden +
+         vocabulary * hidden * (o.tied ? 1 : 2);
+}
+
+// none | all | a comma list of dispatch, vocabulary, checkpoint, optimizer. Throws input_error.
+inline flatten_set parse_flatten(std::string_view flag, std::string_view text) {
+  flatten_set chosen;
+  if (text == "none") return chosen;
+  std::string missing;
+  const auto choose = [&](const flatten_row& row) {
+    chosen.*row.member = true;
+    if (!row.available) missing += (missing.empty() ? "" : ", ") + std::string{row.name};
+  };
+  for (std::string_view rest = text; text != "all";) {
+    const std::string_view name = rest.substr(0, rest.find(','));
+    const auto row =
+        std::find_if(flatten_rows.begin(), flatten_rows.end(), [&](const auto& r) { return r.name == name; });
+    if (row == flatten_rows.end())
+      throw input_error{
+          fmt::format("{}: expected none, all or a comma list of dispatch, vocabulary, checkpoint, "
+                      "optimizer, got '{}'",
+                      flag, shown(text))};
+    if (!(chosen.*row->member)) choose(*row);
+    if (name.size() == rest.size()) break;
+    rest.remove_prefix(name.size() + 1);
+  }
+  if (text == "all")
+    for (const auto& row : flatten_rows) choose(row);
+  if (!missing.empty())
+    throw input_error{fmt::format("{} {}: not in this version: {}; use {} none", flag, text, missing, flag)};
+  return chosen;
+}
+
+// Throws input_error unless the options fit each other. The vocabulary of the corpus is checked where that is
+// read.
+inline void check(const options& o) {
+  const auto require = [](bool holds, const std::string& message) {
+    if (!holds) throw input_error{message};
+  };
+  const auto divides = [&](std::string_view part, std::int64_t a, std::string_view whole, std::int64_t b) {
+    require(b % a == 0, fmt::format("{} {}: expected a divisor of {} {}", part, a, whole, b));
+  };
+  const auto at_most = [&](std::string_view small, std::int64_t a, std::string_view large, std::int64_t b) {
+    require(a <= b, fmt::format("{} {}: expected at most {} {}", small, a, large, b));
+  };
+  divides("--expert-parallel", o.expert_parallel, "--ranks", o.ranks);
+  divides("--expert-parallel", o.expert_parallel, "--experts", o.experts);
+  divides("--heads", o.heads, "--hidden", o.hidden);
+  divides("--kv-heads", o.kv_heads, "--heads", o.heads);
+  require(
+      o.head_size() % 2 == 0,
+      fmt::format(
+          "--heads {}: makes heads of {} (--hidden {}); expected an even size, which rotary embedding needs",
+          o.heads, o.head_size(), o.hidden));
+  at_most("--top-k", o.top_k, "--experts", o.experts);
+  at_most("--accumulate", o.accumulate, "--batch", o.batch);
+  at_most("--stop-after", o.last_step(), "--steps", o.steps);
+  at_most("--warmup", o.warmup_steps(), "--steps", o.steps);
+  const double parameters =
+      parameter_count(o, static_cast<double>(o.vocabulary.value_or(byte_pair_vocabulary)));
+  require(
+      parameters <= 0x1p42,
+      fmt::format(
+          "--layers, --hidden, --experts, --intermediate: make {:.3g} parameters; expected at most {:.3g}",
+          parameters, 0x1p42));
+  if (o.routing.forced()) forced_routing{o.routing, o.experts, o.top_k};
+  require(o.gemm == gemm_choice::builtin || has_blas,
+          "--gemm blas: this program was built without BLAS; use --gemm builtin");
+  require(o.weights.empty() || o.resume.empty(),
+          "--weights and --resume: expected one of them (a saved state holds its weights)");
+  require(o.save.empty() || o.save != o.json,
+          fmt::format("--save and --json: expected two files, got {} twice", shown(o.save)));
+}
+
+} // namespace moe

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The command line in process: every flag, every rule, and the three ways to end.
+
+#include "command_line.hpp"
+#include "scratch_folder.hpp"
+
+#include <doctest/doctest.h>
+
+#include <sstream>
+#include <stdexcept>
+
+using namespace moe;
+using moe_test::has;
+using moe_test::message_of;
+using moe_test::scratch_folder;
+using arguments = std::vector<std::string>;
+
+namespace {
+
+options parsed(const arguments& line) { return std::get<options>(parse_command_line(line)); }
+
+struct ending {
+  int status;
+  std::string out, err;
+};
+
+ending ending_of(
+    const arguments& line, const std::function<int(const options&)>& run = [](const auto&) { return 0; }) {
+  std::ostringstream out, err;
+  const int status = run_program(line, out, err, run);
+  return {status, out.str(), err.str()};
+}
+
+struct wrong_line {
+  arguments line;
+  std::string part; // of the message
+};
+
+} // namespace
+
+TEST_CASE("the defaults are possible, and every flag arrives") {
+  const options none = parsed({});
+  CHECK(none.ranks == 4);
+  CHECK(none.warmup_steps() == 20);
+  CHECK(none.last_step() == none.steps);
+  CHECK_FALSE(none.vocabulary.has_value());
+  const options o = parsed({"--ranks",
+                            "6",
+                            "--expert-parallel=3",
+                            "--layers",
+                            "5",
+                            "--hidden",
+                            "96",
+                            "--heads",
+                            "6",
+                            "--kv-heads",
+                            "3",
+                            "--experts",
+                            "9",
+                            "--top-k",
+                            "3",
+                            "--intermediate",
+                            "40",
+                            "--context",
+                            "33",
+                            "--batch",
+                            "7",
+                            "--accumulate",
+                            "2",
+                            "--steps",
+                            "50",
+                            "--stop-after",
+                            "20",
+                            "--lr",
+                            "1e-4",
+                            "--warmup",
+                            "0",
+                            "--clip",
+                            "0.5",
+                            "--seed",
+                            "99",
+                            "--dtype",
+                            "bf16",
+                            "--data",
+                            "d",
+                            "--vocabulary",
+                            "50257",
+                            "--weights",
+                            "w",
+                            "--routing",
+                            "hot:0.5,2",
+                            "--balance-weight",
+                            "0.01",
+                            "--flatten",
+                            "none",
+                            "--memory-limit",
+                            "1.5MiB",
+                            "--json",
+                            "-",
+                            "--tied",
+                            "--gemm",
+                            "builtin"});
+  CHECK(o.ranks == 6);
+  CHECK(o.expert_parallel == 3);
+  CHECK(o.layers == 5);
+  CHECK(o.hidden == 96);
+  CHECK(o.heads == 6);
+  CHECK(o.head_size() == 16);
+  CHECK(o.kv_heads == 3);
+  CHECK(o.experts == 9);
+  CHECK(o.top_k == 3);
+  CHECK(o.intermediate == 40);
+  CHECK(o.context == 33);
+  CHECK(o.batch == 7);
+  CHECK(o.accumulate == 2);
+  CHECK(o.steps == 50);
+  CHECK(o.last_step() == 20);
+  CHECK(o.learning_rate == 1e-4);
+  CHECK(o.warmup_steps() == 0);
+  CHECK(o.clip == 0.5);
+  CHECK(o.seed == 99);
+  CHECK(o.dtype == compute_type::bf16);
+  CHECK(o.data == "d");
+  CHECK(o.vocabulary == 50257);
+  CHECK(o.weights == "w");
+  CHECK(o.routing.form == routing_scenario::kind::hot);
+  CHECK(o.balance_weight == 0.01);
+  CHECK(o.memory_limit_bytes == 1572864);
+  CHECK(o.json == "-");
+  CHECK(o.tied);
+  CHECK(o.gemm == gemm_choice::builtin);
+  CHECK(parsed({"--layers", "3", "--layers", "4"}).layers == 4); // the last one counts
+  CHECK(parsed({"--resume", "r"}).resume == "r");
+}
+
+TEST_CASE("the parameters of a model that is known: Mixtral 8x7B") {
+  const options o = parsed({"--layers", "32", "--hidden", "4096", "--heads", "32", "--kv-heads", "8",
+                            "--intermediate", "14336", "--vocabulary", "32000"});
+  CHECK(parameter_count(o, 32000) == 46'702'792'704.0); // as published
+  options tied = o;
+  tied.tied = true;
+  CHECK(parameter_count(o, 32000) - parameter_count(tied, 32000) == 32000.0 * 4096);
+}
+
+TEST_CASE("every wrong line is one sentence with the flag and what was expected") {
+  const std::vector<wrong_line> lines{
+      {{"--foo"}, "--foo: unknown"},
+      {{"foo"}, "foo: unknown"},
+      {{"--layer", "3"}, "--layer: unknown"},
+      {{"-x"}, "-x: unknown"},
+      {{"--tied=3"}, "--tied: expected no value"},
+      {{"--layers"}, "--layers: expected a value"},
+      {{"--layers", ""}, "--layers: expected a whole number from 1 to 4096, got ''"},
+      {{"--layers", "0"}, "got '0'"},
+      {{"--layers", "-1"}, "got '-1'"},
+      {{"--layers", "2.5"}, "got '2.5'"},
+      {{"--layers", "2x"}, "got '2x'"},
+      {{"--layers", " 2"}, "got ' 2'"},
+      {{"--layers", "99999999999999999999"}, "got '99999999999999999999'"},
+      {{"--layers", "--heads", "4"}, "--layers: expected a whole number from 1 to 4096, got '--heads'"},
+      {{"--ranks", "0"}, "--ranks: expected"},
+      {{"--ranks", "3"}, "--expert-parallel 2: expected a divisor of --ranks 3"},
+      {{"--experts", "7"}, "--expert-parallel 2: expected a divisor of --experts 7"},
+      {{"--heads", "3"}, "--heads 3: expected a divisor of --hidden 128"},
+      {{"--kv-heads", "3"}, "--kv-heads 3: expected a divisor of --heads 4"},
+      {{"--kv-heads", "8"}, "--kv-heads 8: expected a divisor of --heads 4"},
+      {{"--heads", "128"}, "--heads 128: makes heads of 1"},
+      {{"--hidden", "12"}, "makes heads of 3 (--hidden 12); expected an even size"},
+      {{"--top-k", "9"}, "--top-k 9: expected at most --experts 8"},
+      {{"--top-k", "0"}, "--top-k: expected"},
+      {{"--batch", "0"}, "--batch: expected"},
+      {{"--batch", "2", "--accumulate", "3"}, "--accumulate 3: expected at most --batch 2"},
+      {{"--steps", "0"}, "--steps: expected"},
+      {{"--steps", "5", "--stop-after", "6"}, "--stop-after 6: expected at most --steps 5"},
+      {{"--steps", "5", "--warmup", "6"}, "--warmup 6: expected at most --steps 5"},
+      {{"--lr", "nan"}, "--lr: expected a number from 0 to 1000, got 'nan'"},
+      {{"--lr", "-1"}, "got '-1'"},
+      {{"--lr", "inf"}, "got 'inf'"},
+      {{"--lr", "1e999"}, "got '1e999'"},
+      {{"--clip", "-0.5"}, "--clip: expected"},
+      {{"--seed", "-1"}, "--seed: expected"},
+      {{"--dtype", "fp16"}, "--dtype: expected fp32 or bf16, got 'fp16'"},
+      {{"--gemm", "mkl"}, "--gemm: expected builtin or blas, got 'mkl'"},
+      {{"--vocabulary", "1"}, "--vocabulary: expected"},
+      {{"--vocabulary", "16777217"}, "--vocabulary: expected"},
+      {{"--context", "0"}, "--context: expected"},
+      {{"--memory-limit", "64"}, ""}, // bytes: fine
+      {{"--memory-limit", "64MiBs"},
+       "--memory-limit: expected a size such as 512KiB, 64MiB or 1.5GiB, got '64MiBs'"},
+      {{"--memory-limit", "0"}, "--memory-limit: expected"},
+      {{"--flatten", "all"},
+       "--flatten all: not in this version: dispatch, vocabulary, checkpoint, optimizer; use "
+       "--flatten none"},
+      {{"--flatten", "vocabulary,dispatch"}, "not in this version: vocabulary, dispatch; use --flatten none"},
+      {{"--flatten", "dispatch,dispatch"}, "not in this version: dispatch; use"},
+      {{"--flatten", "none,dispatch"}, "--flatten: expected none, all or a comma list"},
+      {{"--flatten", "dispatch,"}, "--flatten: expected none, all or a comma list"},
+      {{"--flatten", ""}, "--flatten: expected none, all or a comma list"},
+      {{"--routing", "cold"}, "--routing: expected learned"},
+      {{"--routing", "hot:0.9,1"}, "--routing hot:0.9,1: the 2 experts of a token are distinct"},
+      {{"--weights", "a", "--resume", "b"}, "--weights and --resume: expected one of them"},
+      {{"--save", "a", "--json", "a"}, "--save and --json: expected two files"},
+      {{"--save", ""}, "--save: expected the name of a file"},
+      {{"--save", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written (No such file or directory)"},
+      {{"--json", "/no/such/folder/x"}, "/no/such/folder/x: cannot be written"},
+      {{"--save", "/dev/null"}, "/dev/null: not a regular file"},
+      {{"--save", "/"}, "/: not a regular file"},
+      {{"--hidden", "1048576", "--intermediate", "1048576", "--experts", "65536", "--layers", "4096"},
+       "parameters"},
+  };
+  for (const auto& [line, part] : lines) {
+    const auto end = ending_of(line);
+    if (part.empty()) {
+      CHECK(end.status == 0);
+      continue;
+    }
+    CHECK(end.status == 2);
+    CHECK(end.out.empty());
+    CHECK(end.err.rfind("moe_train: ", 0) == 0);
+    CHECK_MESSAGE(has(end.err, part), end.err);
+    CHECK(end.err.find('\n') == end.err.size() - 1);
+  }
+  if (!has_blas) CHECK(has(ending_of({"--gemm", "blas"}).err, "built without BLAS; use --gemm builtin"));
+}
+
+TEST_CASE("parsing leaves nothing behind") {
+  const scratch_folder folder;
+  parsed({"--save", folder.file("s"), "--json", folder.file("j")});
+  CHECK(folder.entries() == 0);
+  CHECK(parsed({"--json", "/dev/null"}).json == "/dev/null"); // results may go to a device
+}
+
+TEST_CASE("help names every flag and ends with 0") {
+  const auto end = ending_of({"--help"}, [](const auto&) { return 7; });
+  CHECK(end.status == 0);
+  CHECK(end.err.empty());
+  for (const char* flag : {"--ranks",        "--expert-parallel",
+                           "--layers",       "--hidden",
+                           "--heads",        "--kv-heads",
+                           "--experts",      "--top-k",
+                           "--intermediate", "--context",
+                           "--batch",        "--accumulate",
+                           "--steps",        "--stop-after",
+                           "--lr",           "--warmup",
+                           "--clip",         "--seed",
+                           "--dtype",        "--data",
+                           "--vocabulary",   "--weights",
+                           "--routing",      "--balance-weight",
+                           "--flatten",      "--memory-limit",
+                           "--save",         "--resume",
+                           "--json",         "--help",
+                           "--tied",         "--gemm"})
+    CHECK_MESSAGE(has(end.out, flag), flag);
+  std::istringstream lines{end.out};
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 110);
+}
+
+TEST_CASE("failures of the run itself") {
+  CHECK(ending_of({}, [](const auto&) { return 0; }).status == 0);
+  const auto bad = ending_of({}, [](const auto&) -> int { throw input_error{"x: bad"}; });
+  CHECK(bad.status == 2);
+  CHECK(bad.err == "moe_train: x: bad\n");
+  const auto lost = ending_of({}, [](const auto&) -> int { throw output_error{"y: full"}; });
+  CHECK(lost.status == 1);
+  CHECK(lost.err == "moe_train: y: full\n");
+}
+
+TEST_CASE("sizes") {
+  CHECK(parse_bytes("-", "1") == 1);
+  CHECK(parse_bytes("-", "512KiB") == 524'288);
+  CHECK(parse_bytes("-", "64MiB") == 67'108'864);
+  CHECK(parse_bytes("-", "1.5GiB") == 1'610'612'736);
+  CHECK(parse_bytes("-", "10MB") == 10'000'000);
+  CHECK(parse_bytes("-", "2TiB") == 2'199'023'255'552);
+  for (const char* text :
+       {"", "MiB", "-1MiB", "1 MiB", "1mib", "nan", "inf", "1e3", "0.5", "0", "9999999999TiB", "0x10"})
+    CHECK_THROWS_AS(parse_bytes("-", text), input_error);
+  CHECK(human_bytes(0) == "0 B");
+  CHECK(human_bytes(1023) == "1023 B");
+  CHECK(human_bytes(1024) == "1.00 KiB");
+  CHECK(human_bytes(12'939'428) == "12.3 MiB");
+  CHECK(human_bytes((1u << 20) - 1) == "1.00 MiB");
+  CHECK(human_bytes(std::uint64_t{5000} << 40) == "5000 TiB");
+}
