@@ -33,11 +33,12 @@
 
 #include <plateau/config.hpp>
 
+#include <cmath>
 #include <type_traits>
 
 // Iterations are independent by contract; told so, GCC vectorises at -O2 without run-time checks for overlap.
 // Clang makes those checks, and would warn of every loop that it cannot vectorise.
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
+#if defined(__GNUC__) && !defined(__clang__)
 #define PLATEAU_INDEPENDENT _Pragma("GCC ivdep")
 #else
 #define PLATEAU_INDEPENDENT
@@ -104,6 +105,13 @@ class serial_team {
     const index_t rest = n - i;
     for (index_t lane = 0; lane < rest; ++lane) lanes[lane] = op(lanes[lane], static_cast<T>(f(i + lane)));
     return join(lanes, op);
+  }
+
+  // f(i, root) for every i in [0, n), where root is the correctly rounded square root of radicand(i). The two
+  // are called in this order for one i, so that f may read what radicand wrote. A compiler that minds errno
+  // vectorises no loop around a square root; this one it can split in three.
+  template <class Radicand, class F> PLATEAU_HD void for_each_sqrt(index_t n, Radicand radicand, F f) const {
+    for (index_t i = 0; i < n; ++i) f(i, ::sqrtf(radicand(i)));
   }
 
   // f() by one member.
