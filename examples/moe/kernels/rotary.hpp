@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Rotary positions (Su et al. 2021), fused with the change between the two layouts of heads. In the flat
+// layout of the projections a row is a token with its heads side by side. In the packed layout of attention
+// all rows that meet the same keys are adjacent: the query heads that share a key-value head are folded into
+// rows, so that attention is a batch of plain matrix products. Element e of a head turns with element e +
+// head_size / 2, the convention of the published Mixtral weights, by the angle position * theta^(-2 e /
+// head_size). Angles are formed in double, since a position of a million leaves float no digits behind the
+// point, and their cosines and sines are rounded to float.
+#pragma once
+
+#include "types.hpp"
+
+#include <cmath>
+
+namespace moe {
+
+// Heads of a batch of equally long sequences. query_heads is a multiple of kv_heads; head_size is even.
+//   flat     (token = sequence * sequence_length + position, head, head_size), query head = kv_head * group +
+//   g queries  (sequence, kv_head, position * group + g, head_size) keys     (sequence, kv_head, position,
+//   head_size), values too
+struct head_layout {
+  index_t sequence_length = 0, query_heads = 0, kv_heads = 0, head_size = 0;
+
+  PLATEAU_HD constexpr index_t group() const { return query_heads / kv_heads; }
+  PLATEAU_HD constexpr index_t packed_query_rows() const { return sequence_length * group(); } // of a kv_head
+
+  // Where a head of a token starts among packed elements; `together` is group() for queries and 1 for keys.
+  PLATEAU_HD constexpr index_t packed_offset(index_t token, index_t head, index_t together) const {
+    const index_t sequence = token / sequence_length, position = token % sequence_length;
+    const index_t kv_head = head / together, g = head % together;
+    return (((sequence * kv_heads + kv_head) * sequence_length + position) * together + g) * head_size;
+  }
+};
+
+namespace detail {
+struct rotation {
+  float cosine, sine;
+};
+PLATEAU_HD inline rotation rotation_at(index_t position, index_t pair, index_t head_size, double theta) {
+  const double turns = -2.0 * static_cast<double>(pair) / static_cast<double>(head_size);
+  const double angle = static_cast<double>(position) * ::pow(theta, turns);
+  return {static_cast<float>(::cos(angle)), static_cast<float>(::sin(angle))};
+}
+} // namespace detail
+
+// Over rows{tokens}. keys: the rows have kv_heads heads (keys, values), else query_heads (queries, output
+// gradients). rotate = false packs only.
+struct rotate_and_pack {
+  head_layout layout;
+  double theta = 1e6;
+  bool rotate = true;
+  bool keys = false;
+
+  template <class Team, class T>
+  PLATEAU_HD void operator()(Team& team, index_t token,
+                             tile<const T> flat,     // (tokens, heads * head_size)
+                             view<T> packed) const { // (tokens * heads * head_size), written
+    const head_layout heads = layout;
+    const index_t count = keys ? heads.kv_heads : heads.query_heads, together = keys ? 1 : heads.group();
+    const T* from = flat.row(token);
+    T* to = packed.p;
+    if (!rotate) {
+      for (index_t h = 0; h < count; ++h) {
+        const T* head = from + h * heads.head_size;
+        T* out = to + heads.packed_offset(token, h, together);
+        team.for_each(heads.head_size, [=](index_t e) { out[e] = head[e]; });
+      }
+      return;
+    }
+    const index_t half = heads.head_size / 2;
+    const double base = theta;
+    // Over pairs outside and heads inside: an angle costs more than all heads that turn by it.
+    team.for_each(half, [=](index_t e) {
+      const detail::rotation by =
+          detail::rotation_at(token % heads.sequence_length, e, heads.head_size, base);
+      for (index_t h = 0; h < count; ++h) {
+        const T* head = from + h * heads.head_size;
+        T* out = to + heads.packed_offset(token, h, together);
+        const float a = widen(head[e]), b = widen(head[e + half]);
+        out[e] = narrow<T>(a * by.cosine - b * by.sine);
+        out[e + half] = narrow<T>(b * by.cosine + a * by.sine);
+      }
+    });
+  }
+};
+
+// Over rows{tokens}: the inverse of rotate_and_pack and, as a rotation is orthogonal, its backward.
+struct unpack_and_rotate_back {
+  head_layout layout;
+  double theta = 1e6;
+  bool rotate = true;
+  bool keys = false;
+
+  template <class Team, class U, class T>
+  PLATEAU_HD void operator()(Team& team, index_t token,
+                             view<const U> packed, // (tokens * heads * head_size), float or T
+                             tile<T> flat) const { // (tokens, heads * head_size), written
+    const head_layout heads = layout;
+    const index_t count = keys ? heads.kv_heads : heads.query_heads, together = keys ? 1 : heads.group();
+    const U* from = packed.p;
+    T* to = flat.row(token);
+    if (!rotate) {
+      for (index_t h = 0; h < count; ++h) {
+        const U* head = from + heads.packed_offset(token, h, together);
+        T* out = to + h * heads.head_size;
+        team.for_each(heads.head_size, [=](index_t e) { out[e] = narrow<T>(widen(head[e])); });
+      }
+      return;
+    }
+    const index_t half = heads.head_size / 2;
+    const double base = theta;
+    team.for_each(half, [=](index_t e) {
+      const detail::rotation by =
+          detail::rotation_at(token % heads.sequence_length, e, heads.head_size, base);
+      for (index_t h = 0; h < count; ++h) {
+        const U* head = from + heads.packed_offset(token, h, together);
+        T* out = to + h * heads.head_size;
+        const float a = widen(head[e]), b = widen(head[e + half]);
+        out[e] = narrow<T>(a * by.cosine + b * by.sine);
+        out[e + half] = narrow<T>(b * by.cosine - a * by.sine);
+      }
+    });
+  }
+};
+
+} // namespace moe
