@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What ranks that are threads share about failing: one lock, the first cause, who waits for whom, and since
+// when nothing has moved. Every wait goes through `await`, so that it ends when the group has failed, when a
+// rank that it waits for has left, or when no rank has completed an operation for the length of the deadline.
+// The cause is a value; each rank throws its own exception made from it.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/error.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace plateau::inline v0::host {
+
+// One wait, while it lasts. Ranks are those of the outermost communicator, here and in every error.
+struct wait_site {
+  wait_site(int waiting_rank, const char* in_operation, std::uint64_t at_sequence)
+      : rank(waiting_rank), operation(in_operation), sequence(at_sequence) {}
+  virtual bool awaits(int other_rank) const = 0;
+
+  int rank;
+  const char* operation;
+  std::uint64_t sequence;
+  bool on_host_thread = false;
+  std::condition_variable* wake = nullptr;
+
+ protected:
+  ~wait_site() = default;
+};
+
+// All members but mutex() and the constructor are called with the mutex held.
+class abort_record {
+ public:
+  using clock = std::chrono::steady_clock;
+  using lock_type = std::unique_lock<std::mutex>;
+  // How long a reader of a provisional cause waits for the definitive one.
+  static constexpr std::chrono::seconds grace{2};
+
+  abort_record(int ranks, clock::duration deadline)
+      : deadline_(std::min<clock::duration>(deadline, std::chrono::hours(24 * 365))),
+        left_(static_cast<std::size_t>(ranks)), latched_(left_.size()) {}
+  abort_record(const abort_record&) = delete;
+  abort_record& operator=(const abort_record&) = delete;
+
+  std::mutex& mutex() { return mutex_; }
+  bool aborted() const { return cause_.has_value(); }
+  const std::optional<failure>& cause() const { return cause_; }
+
+  // Records `why` unless there is a cause already, and wakes everyone. A stream reports what it saw as
+  // provisional: it may only know that an exception passed through, not which. The host thread of the same
+  // rank then replaces it by what it catches, or confirms it by taking part in anything.
+  void abort(failure why, bool provisional = false) {
+    if (cause_) {
+      if (!provisional_ || provisional || cause_->failed_rank != why.failed_rank) return;
+      if (cause_->text != why.text) cause_ = std::move(why);
+      provisional_ = false;
+      definitive_.notify_all();
+      return;
+    }
+    cause_ = std::move(why);
+    provisional_ = provisional;
+    definitive_by_ = clock::now() + grace;
+    wake_all();
+  }
+  void confirm(int rank) {
+    if (!provisional_ || cause_->failed_rank != rank) return;
+    provisional_ = false;
+    definitive_.notify_all();
+  }
+  // Throws the cause; `lock` is held when it leaves. The failed rank itself does not wait for its own word.
+  [[noreturn]] void raise(lock_type& lock, int reader) {
+    if (cause_->failed_rank != reader)
+      definitive_.wait_until(lock, definitive_by_, [&] { return !provisional_; });
+    const failure why = *cause_;
+    why.raise();
+  }
+  [[noreturn]] void fail(lock_type& lock, int reader, failure why) {
+    abort(std::move(why));
+    raise(lock, reader);
+  }
+  // For calls of a rank's host thread: one that gets here is not unwinding.
+  void check(lock_type& lock, int rank) {
+    if (!aborted()) return;
+    confirm(rank);
+    raise(lock, rank);
+  }
+
+  // A failure that surfaces at the rank's next close_step; the first one stays.
+  void latch(int rank, failure why) {
+    auto& l = latched_[static_cast<std::size_t>(rank)];
+    if (!l) l = std::move(why);
+  }
+  const std::optional<failure>& latched(int rank) const { return latched_[static_cast<std::size_t>(rank)]; }
+
+  void leave(int rank) {
+    left_[static_cast<std::size_t>(rank)] = true;
+    wake_all();
+  }
+  // Some rank completed an operation: all deadlines start again.
+  void progress() { progressed_ = clock::now(); }
+
+  // Returns when ready(); throws the group's failure instead, which may be that of this wait.
+  template <class Ready>
+  void await(lock_type& lock, std::condition_variable& wake, wait_site& site, Ready ready) {
+    if (aborted()) surface(lock, site);
+    if (ready()) return;
+    site.wake = &wake;
+    const listed here{*this, site};
+    const auto begun = clock::now();
+    for (;;) {
+      for (std::size_t r = 0; r < left_.size(); ++r)
+        if (left_[r] && site.awaits(static_cast<int>(r))) fail(lock, site.rank, has_left(r, site));
+      wake.wait_until(lock, std::max(begun, progressed_) + deadline_);
+      if (aborted()) surface(lock, site);
+      if (ready()) return;
+      if (clock::now() >= std::max(begun, progressed_) + deadline_) fail(lock, site.rank, expired(site));
+    }
+  }
+
+ private:
+  struct listed {
+    abort_record& record;
+    wait_site& site;
+    listed(abort_record& r, wait_site& s) : record(r), site(s) { record.sites_.push_back(&s); }
+    listed(const listed&) = delete;
+    listed& operator=(const listed&) = delete;
+    ~listed() { record.sites_.erase(std::find(record.sites_.begin(), record.sites_.end(), &site)); }
+  };
+
+  [[noreturn]] void surface(lock_type& lock, const wait_site& site) {
+    if (site.on_host_thread) confirm(site.rank);
+    raise(lock, site.rank);
+  }
+  void wake_all() {
+    for (const wait_site* s : sites_) s->wake->notify_all();
+  }
+  const wait_site* site_of(int rank) const {
+    const auto it = std::find_if(sites_.begin(), sites_.end(), [&](auto* s) { return s->rank == rank; });
+    return it == sites_.end() ? nullptr : *it;
+  }
+  // Whom a site waits for: one who is not waiting himself, if there is one. -1: nobody but itself.
+  int culprit_of(const wait_site& site) const {
+    int first = -1;
+    for (int r = 0; r < static_cast<int>(left_.size()); ++r) {
+      if (!site.awaits(r)) continue;
+      if (site_of(r) == nullptr) return r;
+      if (first < 0) first = r;
+    }
+    return first;
+  }
+  static std::string waits_in(const wait_site& s) {
+    return "waits in '" + std::string(s.operation) + "' (operation " + std::to_string(s.sequence) + ")";
+  }
+  static failure has_left(std::size_t rank, const wait_site& s) {
+    return {failure::kind::collective,
+            "rank " + std::to_string(rank) + " has left: it ended while rank " + std::to_string(s.rank) +
+                " " + waits_in(s) + " for it",
+            static_cast<int>(rank), s.operation, s.sequence};
+  }
+  // Follows who waits for whom to a rank that does not wait, or round a circle.
+  failure expired(const wait_site& site) const {
+    std::string text =
+        "no rank completed an operation for " +
+        std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(deadline_).count()) +
+        " ms: rank " + std::to_string(site.rank) + " " + waits_in(site);
+    std::vector<bool> seen(left_.size());
+    const wait_site* at = &site;
+    int blamed = site.rank;
+    for (;;) {
+      seen[static_cast<std::size_t>(at->rank)] = true;
+      const int next = culprit_of(*at);
+      if (next < 0) return result(text + " for its own earlier exchanges", at->rank, site);
+      text += " for rank " + std::to_string(next);
+      if (at == &site) blamed = next;
+      at = site_of(next);
+      if (at == nullptr) return result(text + ", which takes part in nothing", next, site);
+      text += ", which " + waits_in(*at);
+      if (seen[static_cast<std::size_t>(next)]) return result(text + ": a circle", blamed, site);
+    }
+  }
+  static failure result(std::string text, int rank, const wait_site& s) {
+    return {failure::kind::collective, std::move(text), rank, s.operation, s.sequence};
+  }
+
+  std::mutex mutex_;
+  std::condition_variable definitive_;
+  std::optional<failure> cause_;
+  bool provisional_ = false;
+  clock::time_point definitive_by_{}, progressed_{};
+  clock::duration deadline_;
+  std::vector<bool> left_;
+  std::vector<std::optional<failure>> latched_;
+  std::vector<wait_site*> sites_;
+};
+
+} // namespace plateau::inline v0::host

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The communicator of ranks that are threads of one process: one object per rank, used by that rank's host
+// thread. Its operations are collective: all ranks issue the same operations in the same order, those with
+// nothing to move too. What fails on one rank fails on all, in this communicator and in all that were split
+// from the same one, with the first cause; errors name ranks of the outermost communicator.
+#pragma once
+
+#include <plateau/access.hpp>
+#include <plateau/config.hpp>
+#include <plateau/counters.hpp>
+#include <plateau/error.hpp>
+#include <plateau/exchange.hpp>
+#include <plateau/host/exchange_command.hpp>
+#include <plateau/host/stream.hpp>
+#include <plateau/host/thread_world.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <initializer_list>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace plateau::inline v0 {
+
+struct thread_options {
+  // A wait fails when for this long no rank of the group has completed an operation.
+  std::chrono::milliseconds deadline{60'000};
+};
+
+class thread_communicator {
+ public:
+  // The communicators of `ranks` (>= 1) threads; hand one to each. See run_ranks.
+  static std::vector<thread_communicator> make_group(int ranks, thread_options options = {}) {
+    if (ranks < 1)
+      throw config_error("plateau: a group of " + std::to_string(ranks) + " ranks; there must be at least 1");
+    std::vector<int> origin(static_cast<std::size_t>(ranks));
+    std::iota(origin.begin(), origin.end(), 0);
+    auto world = std::make_shared<host::thread_world>(
+        std::make_shared<host::abort_record>(ranks, options.deadline), std::move(origin));
+    std::vector<thread_communicator> group;
+    for (int r = 0; r < ranks; ++r) group.push_back(thread_communicator(world, r));
+    return group;
+  }
+
+  thread_communicator(thread_communicator&&) noexcept = default;
+  thread_communicator& operator=(thread_communicator&&) noexcept = default;
+
+  // Of a communicator of size 0 (see split): -1 and 0.
+  int rank() const { return rank_; }
+  int size() const { return world_ ? world_->size() : 0; }
+  // What errors call rank r: its number in the outermost communicator.
+  int origin_rank(int r) const { return world_->origin(r); }
+  const plateau::counters& counters() const { return counters_; }
+
+  // Collective. One communicator for each color, ranked by key, then by rank here. A rank with a negative
+  // color gets a communicator of size 0, with which nothing can be done.
+  thread_communicator split(int color, int key) {
+    const std::uint64_t number = sequence_;
+    const std::int64_t mine[] = {color, key};
+    std::vector<std::int64_t> all(2 * static_cast<std::size_t>(size()));
+    host_exchange(mine, all, "split");
+    if (color < 0) return {};
+    std::vector<int> members;
+    for (int r = 0; r < size(); ++r)
+      if (all[2 * static_cast<std::size_t>(r)] == color) members.push_back(r);
+    std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+      return all[2 * static_cast<std::size_t>(a) + 1] < all[2 * static_cast<std::size_t>(b) + 1];
+    });
+    const auto me = std::find(members.begin(), members.end(), rank_) - members.begin();
+    return {world_->child(number, color, members), static_cast<int>(me)};
+  }
+
+  // Enqueued on the stream; a later command finds everything received and may overwrite what was sent. The
+  // k-th send from a to b meets b's k-th receive from a and must have its size; sends to oneself are legal,
+  // operations of zero bytes are skipped on both sides. Exchanges run in the order in which they are issued,
+  // whatever their streams; operators that run at the same time use communicators of their own, made by
+  // split. `what` names the exchange in errors and must be the same on all ranks, and a literal. Throws
+  // config_error for a peer that does not exist, collective_error when the group has failed; what fails later
+  // latches in the stream.
+  void exchange(on<host::stream> s, std::span<const send_op> sends, std::span<const receive_op> receives,
+                const char* what = "exchange") {
+    require_group(what);
+    plateau::counters added = counters_;
+    ++added.exchanges;
+    for (const send_op& o : sends) {
+      check_peer(o.peer, what, s);
+      if (o.peer != rank_) added.sent_bytes += o.bytes;
+    }
+    for (const receive_op& o : receives) check_peer(o.peer, what, s);
+    world_->issue(rank_, sequence_, host::operation_kind::exchange, what);
+    host::exchange_call call;
+    call.rank = rank_;
+    call.index = counters_.exchanges;
+    call.sequence = sequence_++;
+    call.what = what;
+    counters_ = added;
+    host::push_exchange(s.stream, world_, call, sends, receives);
+  }
+  void exchange(on<host::stream> s, std::initializer_list<send_op> sends,
+                std::initializer_list<receive_op> receives, const char* what = "exchange") {
+    exchange(s, std::span<const send_op>(sends.begin(), sends.size()),
+             std::span<const receive_op>(receives.begin(), receives.size()), what);
+  }
+
+  // Blocks until every rank has called it. `all` gets every rank's integers in rank order, size() x
+  // mine.size() of them. Different lengths on different ranks are a collective_error on all of them; an `all`
+  // of the wrong size is a config_error.
+  void host_exchange(std::span<const std::int64_t> mine, std::span<std::int64_t> all,
+                     const char* what = "host_exchange") {
+    require_group(what);
+    if (all.size() != static_cast<std::size_t>(size()) * mine.size())
+      throw config_error("plateau: " + std::string(what) + ": room for " + std::to_string(all.size()) +
+                         " integers, but " + std::to_string(size()) + " ranks give " +
+                         std::to_string(mine.size()) + " each");
+    world_->issue(rank_, sequence_, host::operation_kind::host_exchange, what);
+    ++counters_.host_exchanges;
+    world_->host_exchange(rank_, sequence_++, mine, all, what);
+  }
+
+  // The one closing exchange of a step: returns when all ranks have come, throws on all of them what any of
+  // them has latched. Streams are not waited for.
+  void close_step() {
+    require_group("close_step");
+    std::optional<failure> mine;
+    {
+      const host::abort_record::lock_type lock(record().mutex());
+      mine = record().latched(origin_rank(rank_));
+    }
+    if (mine) abort(*mine);
+    host_exchange({}, {}, "close_step");
+  }
+
+  // Keeps a failure that must not stop the step until close_step throws it on all ranks. Any thread.
+  void latch(failure why) {
+    require_group("latch");
+    const host::abort_record::lock_type lock(record().mutex());
+    record().latch(origin_rank(rank_), std::move(why));
+  }
+
+  // This rank cannot go on: all ranks fail with this cause unless there is one already. Does not throw.
+  void abort(const failure& cause, const char* operation = "user code") {
+    require_group("abort");
+    const host::abort_record::lock_type lock(record().mutex());
+    if (cause.what == failure::kind::collective)
+      record().abort(cause);
+    else
+      record().abort({failure::kind::collective, cause.text, origin_rank(rank_), operation, sequence_});
+    record().confirm(origin_rank(rank_));
+  }
+  void abort(const std::string& cause) { abort(failure{failure::kind::other, cause}); }
+
+  // This rank takes part in nothing more: who waits for it fails at once.
+  void leave() {
+    require_group("leave");
+    const host::abort_record::lock_type lock(record().mutex());
+    record().leave(origin_rank(rank_));
+  }
+  // The cause of the group's failure, if it has failed.
+  std::optional<failure> cause() const {
+    const host::abort_record::lock_type lock(record().mutex());
+    return record().cause();
+  }
+
+ private:
+  thread_communicator() = default;
+  thread_communicator(std::shared_ptr<host::thread_world> world, int rank)
+      : world_(std::move(world)), rank_(rank) {}
+
+  host::abort_record& record() const { return *world_->record(); }
+  void require_group(const char* what) const {
+    if (!world_)
+      throw config_error("plateau: " + std::string(what) +
+                         " on a communicator of size 0, which split gives to a rank with a negative color");
+  }
+  void check_peer(int peer, const char* what, const on<host::stream>& s) const {
+    if (peer < 0 || peer >= size())
+      throw config_error("plateau: " + std::string(what) + " at " + s.file + ":" + std::to_string(s.line) +
+                         ": peer " + std::to_string(peer) + " does not exist among " +
+                         std::to_string(size()) + " ranks");
+  }
+
+  std::shared_ptr<host::thread_world> world_;
+  int rank_ = -1;
+  std::uint64_t sequence_ = 0;
+  plateau::counters counters_;
+};
+
+} // namespace plateau::inline v0

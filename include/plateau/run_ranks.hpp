@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs a function on ranks that are threads of this process. A rank that leaves by an exception, or returns
+// while others wait for it, ends the others too, with its cause.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/error.hpp>
+#include <plateau/host/thread_communicator.hpp>
+
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace plateau::inline v0 {
+
+namespace detail {
+// Runs f(comm) on one thread per rank; outcome[r] is what rank r left with. Returns the group's failure.
+template <class F>
+std::optional<failure> run_group(int ranks, F& f, thread_options options,
+                                 std::vector<std::optional<failure>>& outcome) {
+  std::vector<thread_communicator> group = thread_communicator::make_group(ranks, options);
+  outcome.assign(group.size(), std::nullopt);
+  std::vector<std::thread> threads;
+  threads.reserve(group.size());
+  const auto join = [&] {
+    for (std::thread& t : threads) t.join();
+  };
+  for (std::size_t r = 0; r < group.size(); ++r) {
+    try {
+      threads.emplace_back([&comm = group[r], &left_with = outcome[r], &f] {
+        try {
+          f(comm);
+          comm.leave();
+        } catch (...) {
+          left_with = failure::current();
+          comm.abort(*left_with);
+        }
+      });
+    } catch (const std::system_error& e) {
+      group[r].abort(std::string("no thread for this rank: ") + e.what());
+      break;
+    }
+  }
+  join();
+  return group.front().cause();
+}
+} // namespace detail
+
+// Runs f(comm) on `ranks` threads, each with its thread_communicator&. Returns when all have ended; throws
+// the first cause as collective_error when any of them failed.
+template <class F> void run_ranks(int ranks, F&& f, thread_options options = {}) {
+  std::vector<std::optional<failure>> outcome;
+  if (const auto cause = detail::run_group(ranks, f, options, outcome)) cause->raise();
+}
+
+// The same for those who want to see each rank's end: what rank r left with, nothing if it returned.
+template <class F>
+std::vector<std::optional<failure>> run_ranks_collecting(int ranks, F&& f, thread_options options = {}) {
+  std::vector<std::optional<failure>> outcome;
+  detail::run_group(ranks, f, options, outcome);
+  return outcome;
+}
+
+} // namespace plateau::inline v0
