@@ -63,6 +63,7 @@ template <class View>
 constexpr arg<View, access_mode::accumulate> accumulates(View v) {
   static_assert(std::is_integral_v<typename View::element_type>,
                 "plateau: accumulates(v) is for integers only: a floating-point sum depends on its order");
+  static_assert(!std::is_const_v<typename View::element_type>, "plateau: accumulates(v) of a view of const");
   return {v};
 }
 

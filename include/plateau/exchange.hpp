@@ -8,6 +8,8 @@
 #include <plateau/config.hpp>
 #include <plateau/view.hpp>
 
+#include <type_traits>
+
 namespace plateau::inline v0 {
 
 struct send_op {
@@ -22,7 +24,10 @@ struct receive_op {
 };
 
 template <class T, class S> send_op send_to(int peer, view<T, S> v) { return {v.p, v.bytes(), peer}; }
-template <class T, class S> receive_op receive_from(int peer, view<T, S> v) { return {v.p, v.bytes(), peer}; }
+template <class T, class S> receive_op receive_from(int peer, view<T, S> v) {
+  static_assert(!std::is_const_v<T>, "plateau: receive_from into a view of const");
+  return {v.p, v.bytes(), peer};
+}
 // Whole rows; the tile's rows must be adjacent (config_error otherwise).
 template <class T, class S> send_op send_to(int peer, tile<T, S> t) { return send_to(peer, as_row(t)); }
 template <class T, class S> receive_op receive_from(int peer, tile<T, S> t) {

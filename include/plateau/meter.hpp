@@ -40,12 +40,28 @@ class meter {
 
   // Charges `bytes` to `t`. Throws budget_exceeded, and charges nothing, when the total would pass the limit.
   void charge(tag t, std::size_t bytes) {
+    reserve(t, bytes);
+    commit(t, bytes);
+  }
+  // A charge in two steps, around an allocation that may fail: reserved bytes count against the limit, but
+  // are not held, and in no peak, before they are committed. A reservation ends with commit or withdraw.
+  void reserve(tag t, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    if (bytes > limit_ || total_ > limit_ - bytes) refuse(t, bytes);
+    const std::size_t taken = total_ + reserved_;
+    if (bytes > limit_ || taken > limit_ - bytes) refuse(t, bytes);
+    reserved_ += bytes;
+  }
+  void commit(tag t, std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    reserved_ -= bytes;
     held_[slot(t)] += bytes;
     total_ += bytes;
     ++allocations_;
     note(t);
+  }
+  void withdraw(std::size_t bytes) noexcept {
+    const std::lock_guard lock(mutex_);
+    reserved_ -= bytes;
   }
   void release(tag t, std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
@@ -105,8 +121,8 @@ class meter {
     std::string text = "plateau: ";
     if (*owner_ != '\0') text += std::string(owner_) + ": ";
     text += std::string(name_of(t)) + " asked for " + std::to_string(bytes) + " bytes of " + space_ +
-            " memory, but " + std::to_string(total_) + " of the limit of " + std::to_string(limit_) +
-            " are held";
+            " memory, but " + std::to_string(total_ + reserved_) + " of the limit of " +
+            std::to_string(limit_) + " are held";
     if (*phase_ != '\0') text += std::string(" (in ") + phase_ + ")";
     const char* separator = ": ";
     for (const tag each : all_tags) {
@@ -121,7 +137,7 @@ class meter {
   const char* owner_;
   mutable std::mutex mutex_;
   bytes_by_tag held_{};
-  std::size_t total_ = 0;
+  std::size_t total_ = 0, reserved_ = 0;
   std::size_t limit_ = std::numeric_limits<std::size_t>::max();
   std::uint64_t allocations_ = 0;
   plateau::peak total_peak_;

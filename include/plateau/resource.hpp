@@ -44,7 +44,8 @@ template <class Space> struct ram_resource {
   }
 };
 
-// A resource whose bytes are metered. The charge comes first, so that a refused request allocates nothing.
+// A resource whose bytes are metered. The limit is asked first, so that a refused request allocates nothing;
+// bytes count as held once they exist, so that a request that the machine refuses is in no peak.
 template <class Upstream> class metered {
  public:
   using space = typename Upstream::space;
@@ -53,11 +54,13 @@ template <class Upstream> class metered {
       : meter_(space::name, owner), upstream_(std::move(upstream)) {}
 
   void* allocate(std::size_t bytes, std::size_t alignment, tag t) {
-    meter_.charge(t, bytes);
+    meter_.reserve(t, bytes);
     try {
-      return upstream_.allocate(bytes, alignment, t);
+      void* p = upstream_.allocate(bytes, alignment, t);
+      meter_.commit(t, bytes);
+      return p;
     } catch (...) {
-      meter_.release(t, bytes);
+      meter_.withdraw(bytes);
       throw;
     }
   }

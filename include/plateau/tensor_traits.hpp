@@ -21,8 +21,7 @@ namespace plateau::inline v0 {
 //   using element_type = float;  using space = device_space;  static constexpr int rank = 2;
 //   static element_type* data(const Tensor&);                 // may be null when empty
 //   static index_t extent(const Tensor&, int dimension);      // elements
-//   static index_t stride(const Tensor&, int dimension);      // elements between neighbours of that
-//   dimension
+//   static index_t stride(const Tensor&, int dimension);      // elements from one neighbour to the next
 template <class Tensor> struct tensor_traits {};
 
 template <class T, std::size_t N> struct tensor_traits<std::span<T, N>> {
@@ -69,6 +68,7 @@ concept mdspan_like = requires(const M& m) {
   typename M::element_type;
   typename M::extents_type;
   typename M::layout_type;
+  requires std::is_same_v<typename M::reference, typename M::element_type&>; // no accessor that computes
   { m.data_handle() } -> std::convertible_to<typename M::element_type*>;
   { m.extent(0) } -> std::convertible_to<index_t>;
   { m.stride(0) } -> std::convertible_to<index_t>;
@@ -100,17 +100,42 @@ concept tensor = requires(const Tensor& t) {
   { tensor_traits<Tensor>::stride(t, 0) } -> std::convertible_to<index_t>;
 };
 
-// Any one-dimensional tensor of unit stride as a view. Throws config_error for another stride.
+namespace detail {
+template <class Traits, class Tensor> index_t checked_extent(const char* what, const Tensor& t, int d) {
+  const index_t n = Traits::extent(t, d);
+  if (n < 0)
+    throw config_error(std::string("plateau: ") + what + ": extent " + std::to_string(n) + " of dimension " +
+                       std::to_string(d) + " is negative");
+  return n;
+}
+template <class View> constexpr tile<typename View::element_type, typename View::space> single_row(View v) {
+  return {v.p, v.n == 0 ? 0 : 1, v.n, v.n};
+}
+} // namespace detail
+
+// Any one-dimensional tensor of unit stride as a view. Throws config_error for another stride. Constness is
+// that of the tensor's elements, whatever the constness of a handle to them; a std::vector owns its elements,
+// so a const one gives a view of const, and a temporary one is refused.
 template <class Tensor> auto as_view(const Tensor& t) {
   static_assert(tensor<Tensor>, "plateau: this is no tensor: specialise plateau::tensor_traits for it "
                                 "(element_type, space, rank, data, extent, stride)");
   using traits = tensor_traits<Tensor>;
   static_assert(traits::rank == 1, "plateau: as_view needs a tensor of rank 1");
-  if (traits::extent(t, 0) > 1 && traits::stride(t, 0) != 1)
+  const index_t n = detail::checked_extent<traits>("as_view", t, 0);
+  if (n > 1 && traits::stride(t, 0) != 1)
     throw config_error("plateau: as_view: stride " + std::to_string(traits::stride(t, 0)) +
                        ", but elements must be adjacent (stride 1); copy the tensor first");
-  return view<typename traits::element_type, typename traits::space>{traits::data(t), traits::extent(t, 0)};
+  return view<typename traits::element_type, typename traits::space>{traits::data(t), n};
 }
+template <class T, class A> view<T, host_space> as_view(std::vector<T, A>& t) {
+  static_assert(tensor<std::vector<T, A>>);
+  return {t.data(), static_cast<index_t>(t.size())};
+}
+template <class T, class A> view<const T, host_space> as_view(const std::vector<T, A>& t) {
+  static_assert(tensor<std::vector<T, A>>);
+  return {t.data(), static_cast<index_t>(t.size())};
+}
+template <class T, class A> void as_view(const std::vector<T, A>&&) = delete; // it would dangle
 
 // Any two-dimensional tensor whose rows are adjacent elements as a tile; a one-dimensional one becomes a
 // single row. Throws config_error when the inner stride is not 1, or rows would overlap (an outer stride of
@@ -122,10 +147,11 @@ template <class Tensor> auto as_tile(const Tensor& t) {
   static_assert(traits::rank == 1 || traits::rank == 2, "plateau: as_tile needs a tensor of rank 1 or 2");
   using result = tile<typename traits::element_type, typename traits::space>;
   if constexpr (traits::rank == 1) {
-    const auto v = as_view(t);
-    return result{v.p, v.n == 0 ? 0 : 1, v.n, v.n};
+    return detail::single_row(as_view(t));
   } else {
-    const index_t rows = traits::extent(t, 0), cols = traits::extent(t, 1);
+    const index_t rows = detail::checked_extent<traits>("as_tile", t, 0),
+                  cols = detail::checked_extent<traits>("as_tile", t, 1);
+    if (rows == 0 || cols == 0) return result{traits::data(t), rows, cols, cols}; // of any strides
     const index_t pitch = rows > 1 ? traits::stride(t, 0) : cols;
     if (cols > 1 && traits::stride(t, 1) != 1)
       throw config_error("plateau: as_tile: inner stride " + std::to_string(traits::stride(t, 1)) +
@@ -136,6 +162,13 @@ template <class Tensor> auto as_tile(const Tensor& t) {
     return result{traits::data(t), rows, cols, pitch};
   }
 }
+template <class T, class A> tile<T, host_space> as_tile(std::vector<T, A>& t) {
+  return detail::single_row(as_view(t));
+}
+template <class T, class A> tile<const T, host_space> as_tile(const std::vector<T, A>& t) {
+  return detail::single_row(as_view(t));
+}
+template <class T, class A> void as_tile(const std::vector<T, A>&&) = delete; // it would dangle
 
 // Whether kernels and copies of `Backend` can reach memory of `Space`. A backend may specialise it.
 template <class Backend, class Space>

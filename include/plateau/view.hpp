@@ -67,7 +67,7 @@ template <class T, class Space = device_space> struct tile {
   PLATEAU_HD constexpr T* row(index_t i) const { return p + i * ld; }
   PLATEAU_HD constexpr T& operator()(index_t i, index_t j) const { return p[i * ld + j]; }
   constexpr std::size_t bytes() const { return static_cast<std::size_t>(rows * cols) * sizeof(T); }
-  PLATEAU_HD constexpr bool contiguous() const { return ld == cols || rows <= 1; }
+  PLATEAU_HD constexpr bool contiguous() const { return ld == cols || rows <= 1 || cols == 0; }
 
   // The rows [first, first + count). Throws config_error when they are not all inside.
   constexpr tile row_block(index_t first, index_t count) const {
@@ -111,8 +111,10 @@ template <class T, class Space = device_space> struct tile_batch {
 // nvcc deduces through these; aggregate deduction is not relied upon.
 template <class T, class Space>
 constexpr tile<T, Space> as_matrix(view<T, Space> v, index_t rows, index_t cols) {
-  if (rows < 0 || cols < 0 || rows * cols > v.n)
-    detail::bad_sub_view("as_matrix (rows x cols elements)", 0, rows * cols, v.n);
+  // Written without rows * cols, which may overflow.
+  if (rows < 0 || cols < 0 || (cols > 0 && rows > v.n / cols))
+    throw config_error("plateau: as_matrix: " + std::to_string(rows) + " x " + std::to_string(cols) +
+                       " elements do not fit into a view of " + std::to_string(v.n));
   return {v.p, rows, cols, cols};
 }
 template <class T, class Space> constexpr view<T, Space> as_row(tile<T, Space> t) {

@@ -14,8 +14,22 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <string>
 
 namespace plateau::inline v0 {
+
+namespace detail {
+// What a slab can have at most: its size is an index_t, in whole parts.
+inline constexpr std::size_t most_bytes =
+    static_cast<std::size_t>(std::numeric_limits<index_t>::max()) / part_alignment * part_alignment;
+
+constexpr std::size_t sum_of_bytes(std::size_t a, std::size_t b) {
+  if (a > most_bytes || b > most_bytes - a)
+    throw config_error("plateau: together: " + std::to_string(a) + " + " + std::to_string(b) +
+                       " bytes overflow");
+  return a + b;
+}
+} // namespace detail
 
 enum class memory_kind : unsigned char { device, pinned_host };
 
@@ -34,17 +48,20 @@ class working_set {
 
   // Adds a line. Throws config_error when there are too many, or the bytes overflow.
   constexpr working_set& add(const char* what, memory_kind kind, std::size_t bytes) {
-    if (size_ == capacity) throw config_error("plateau: a working set holds at most 32 lines");
-    if (bytes > std::numeric_limits<std::size_t>::max() / 2 - this->bytes(kind))
-      throw config_error("plateau: the bytes of a working set overflow");
+    if (size_ == capacity)
+      throw config_error("plateau: working_set: '" + std::string(what) + "' is one line more than the " +
+                         std::to_string(capacity) + " that a set holds");
+    if (bytes > detail::most_bytes || aligned_bytes(bytes) > detail::most_bytes - this->bytes(kind))
+      throw config_error("plateau: working_set: " + std::to_string(bytes) + " bytes of '" + what +
+                         "' overflow the sum");
     lines_[size_++] = {what, kind, bytes};
     return *this;
   }
   template <class T> constexpr working_set& device(const char* what, index_t elements) {
-    return add(what, memory_kind::device, checked<T>(elements));
+    return add(what, memory_kind::device, checked<T>(what, elements));
   }
   template <class T> constexpr working_set& pinned(const char* what, index_t elements) {
-    return add(what, memory_kind::pinned_host, checked<T>(elements));
+    return add(what, memory_kind::pinned_host, checked<T>(what, elements));
   }
 
   constexpr std::size_t bytes(memory_kind kind) const {
@@ -59,9 +76,10 @@ class working_set {
   constexpr const memory_line* end() const { return lines_.data() + size_; }
 
  private:
-  template <class T> static constexpr std::size_t checked(index_t elements) {
+  template <class T> static constexpr std::size_t checked(const char* what, index_t elements) {
     if (elements < 0 || elements > std::numeric_limits<index_t>::max() / static_cast<index_t>(sizeof(T)))
-      throw config_error("plateau: a line of a working set has an impossible number of elements");
+      throw config_error("plateau: working_set: '" + std::string(what) + "' cannot have " +
+                         std::to_string(elements) + " elements");
     return static_cast<std::size_t>(elements) * sizeof(T);
   }
   tag tag_;
@@ -85,10 +103,11 @@ template <class... Sets> constexpr reservation overlay(const Sets&... sets) {
    ...);
   return most;
 }
-// Phases that are open at the same time: the sum.
+// Phases that are open at the same time: the sum. Throws config_error when it overflows.
 template <class... Sets> constexpr reservation together(const Sets&... sets) {
   reservation sum;
-  ((sum = {sum.device_bytes + reserve(sets).device_bytes, sum.pinned_bytes + reserve(sets).pinned_bytes}),
+  ((sum = {detail::sum_of_bytes(sum.device_bytes, reserve(sets).device_bytes),
+           detail::sum_of_bytes(sum.pinned_bytes, reserve(sets).pinned_bytes)}),
    ...);
   return sum;
 }

@@ -20,6 +20,8 @@ namespace plateau::inline v0 {
 template <class Backend> class workspace {
   // One slab of one space, handed out from the bottom.
   template <class Resource> struct slab {
+    using space = typename Resource::space;
+
     buffer<unsigned char, Resource> bytes;
     Resource* resource;
     std::size_t used = 0;
@@ -48,10 +50,10 @@ template <class Backend> class workspace {
     // n elements of device memory, aligned to part_alignment; contents undefined. Throws config_error when
     // the phase would take more than its working set promises.
     template <class T> view<T, typename Backend::device_memory::space> device(index_t n) {
-      return {static_cast<T*>(take(space_->device_, device_, n, sizeof(T))), n};
+      return {static_cast<T*>(take(space_->device_, device_, tag_, n, sizeof(T))), n};
     }
     template <class T> view<T, typename Backend::host_memory::space> pinned(index_t n) {
-      return {static_cast<T*>(take(space_->pinned_, pinned_, n, sizeof(T))), n};
+      return {static_cast<T*>(take(space_->pinned_, pinned_, tag_, n, sizeof(T))), n};
     }
     // The most that was taken, in bytes of device memory: at most the promise.
     std::size_t device_high_water() const { return device_.high; }
@@ -72,13 +74,16 @@ template <class Backend> class workspace {
       space.open(*this, s);
     }
 
-    template <class Slab> static void* take(Slab& from, part& p, index_t n, std::size_t element_bytes) {
+    template <class Slab>
+    static void* take(Slab& from, part& p, tag t, index_t n, std::size_t element_bytes) {
       const bool possible = n >= 0 && static_cast<std::size_t>(n) <= p.promised / element_bytes;
       const std::size_t wanted = possible ? aligned_bytes(static_cast<std::size_t>(n) * element_bytes) : 0;
       if (!possible || wanted > p.promised - p.taken)
-        throw config_error("plateau: workspace: " + std::to_string(n) + " elements of " +
-                           std::to_string(element_bytes) + " bytes asked, but " + std::to_string(p.taken) +
-                           " of the " + std::to_string(p.promised) + " promised bytes are taken");
+        throw config_error("plateau: workspace: a phase of " + std::string(name_of(t)) + " asks for " +
+                           std::to_string(n) + " elements of " + std::to_string(element_bytes) +
+                           " bytes of " + Slab::space::name + " memory, but " + std::to_string(p.taken) +
+                           " of the " + std::to_string(p.promised) +
+                           " bytes that its working set promises are taken");
       unsigned char* at = from.bytes.data() + p.first + p.taken;
       p.taken += wanted;
       p.high = std::max(p.high, p.taken);

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Metering: what is held by tag, peaks with what was held at that moment and when, limits that refuse with an
+// itemised message, and counts that stay exact while several threads charge.
+#include <plateau/meter.hpp>
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+namespace pl = plateau;
+using pl::tag;
+
+std::size_t held(const pl::peak& p, tag t) { return p.held[static_cast<std::size_t>(t)]; }
+
+TEST_CASE("tags are listed in their order, each with its name") {
+  static_assert(pl::tag_count == 9);
+  for (std::size_t i = 0; i < pl::tag_count; ++i) CHECK(static_cast<std::size_t>(pl::all_tags[i]) == i);
+  CHECK(std::string(pl::name_of(tag::parameters)) == "parameters");
+  CHECK(std::string(pl::name_of(tag::vocabulary)) == "vocabulary");
+  CHECK(std::string(pl::name_of(tag::workspace)) == "workspace");
+  CHECK(std::string(pl::name_of(tag::other)) == "other");
+}
+
+TEST_CASE("bytes are counted by tag") {
+  pl::meter m("device");
+  m.charge(tag::parameters, 100);
+  m.charge(tag::activations, 50);
+  m.charge(tag::parameters, 7);
+  m.release(tag::activations, 20);
+  CHECK(m.current() == 137);
+  CHECK(m.current(tag::parameters) == 107);
+  CHECK(m.current(tag::activations) == 30);
+  CHECK(m.current(tag::optimizer) == 0);
+  CHECK(m.held()[static_cast<std::size_t>(tag::activations)] == 30);
+  CHECK(m.allocations() == 3);
+}
+
+TEST_CASE("a peak knows what was held at its moment, and in which phase") {
+  pl::meter m("device");
+  m.phase("forward");
+  m.charge(tag::parameters, 100);
+  m.charge(tag::vocabulary, 300); // total 400
+  m.release(tag::vocabulary, 300);
+  m.phase("backward");
+  m.charge(tag::activations, 350); // total 450: the peak of the total, not of vocabulary
+  m.release(tag::activations, 350);
+  m.phase("update");
+  m.charge(tag::optimizer, 200); // total 300
+
+  CHECK(m.peak().bytes == 450);
+  CHECK(std::string(m.peak().phase) == "backward");
+  CHECK(held(m.peak(), tag::parameters) == 100);
+  CHECK(held(m.peak(), tag::activations) == 350);
+  CHECK(held(m.peak(), tag::vocabulary) == 0);
+  CHECK(held(m.peak(), tag::optimizer) == 0);
+
+  CHECK(m.peak(tag::vocabulary).bytes == 300);
+  CHECK(std::string(m.peak(tag::vocabulary).phase) == "forward");
+  CHECK(held(m.peak(tag::vocabulary), tag::parameters) == 100);
+  CHECK(m.peak(tag::optimizer).bytes == 200);
+  CHECK(std::string(m.peak(tag::optimizer).phase) == "update");
+  CHECK(m.peak(tag::dispatch).bytes == 0);
+}
+
+TEST_CASE("an equal height later does not move a peak: the first moment counts") {
+  pl::meter m("device");
+  m.phase("first");
+  m.charge(tag::other, 10);
+  m.release(tag::other, 10);
+  m.phase("second");
+  m.charge(tag::other, 10);
+  CHECK(std::string(m.peak().phase) == "first");
+  CHECK(std::string(m.peak(tag::other).phase) == "first");
+}
+
+TEST_CASE("reset_peaks starts again from what is held") {
+  pl::meter m("device");
+  m.charge(tag::parameters, 40);
+  m.charge(tag::dispatch, 500);
+  m.release(tag::dispatch, 500);
+  m.phase("step 2");
+  m.reset_peaks();
+  CHECK(m.peak().bytes == 40);
+  CHECK(held(m.peak(), tag::parameters) == 40);
+  CHECK(std::string(m.peak().phase) == "step 2");
+  CHECK(m.peak(tag::dispatch).bytes == 0);
+  CHECK(m.peak(tag::parameters).bytes == 40);
+  m.charge(tag::dispatch, 5);
+  CHECK(m.peak().bytes == 45);
+}
+
+TEST_CASE("retag moves bytes between purposes: no total changes, tag peaks do") {
+  pl::meter m("device");
+  m.charge(tag::workspace, 100);
+  m.phase("loss");
+  m.retag(tag::workspace, tag::vocabulary, 80);
+  CHECK(m.current() == 100);
+  CHECK(m.current(tag::workspace) == 20);
+  CHECK(m.current(tag::vocabulary) == 80);
+  m.retag(tag::vocabulary, tag::workspace, 80);
+  CHECK(m.current(tag::workspace) == 100);
+  CHECK(m.current(tag::vocabulary) == 0);
+  CHECK(m.peak().bytes == 100);
+  CHECK(m.peak(tag::vocabulary).bytes == 80);
+  CHECK(std::string(m.peak(tag::vocabulary).phase) == "loss");
+  CHECK(held(m.peak(tag::vocabulary), tag::workspace) == 20);
+  CHECK(m.allocations() == 1);
+}
+
+TEST_CASE("a limit refuses what passes it, changes nothing, and says everything") {
+  pl::meter m("device", "rank 2");
+  m.limit(1000);
+  m.phase("forward of layer 3");
+  m.charge(tag::parameters, 600);
+  m.charge(tag::dispatch, 300);
+  std::string text;
+  try {
+    m.charge(tag::vocabulary, 101);
+  } catch (const pl::budget_exceeded& e) {
+    text = e.what();
+  }
+  for (const char* part :
+       {"rank 2", "vocabulary asked for 101 bytes", "device memory", "900 of the limit of 1000",
+        "forward of layer 3", "parameters 600", "dispatch 300"})
+    CHECK_MESSAGE(text.find(part) != std::string::npos, part << " is missing in: " << text);
+  CHECK(text.find("optimizer") == std::string::npos); // holds nothing
+  CHECK(m.current() == 900);
+  CHECK(m.current(tag::vocabulary) == 0);
+  CHECK(m.peak().bytes == 900);
+  CHECK(m.allocations() == 2);
+
+  m.charge(tag::vocabulary, 100); // exactly the limit
+  CHECK(m.current() == 1000);
+  CHECK_THROWS_AS(m.charge(tag::other, 1), pl::budget_exceeded);
+  m.charge(tag::other, 0);
+  m.release(tag::dispatch, 300);
+  m.charge(tag::other, 300);
+  CHECK(m.current() == 1000);
+}
+
+TEST_CASE("a limit below what is held refuses everything, and no sum overflows") {
+  constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
+  pl::meter m("pinned host");
+  m.charge(tag::other, 10);
+  CHECK_THROWS_AS(m.charge(tag::other, most), pl::budget_exceeded);
+  CHECK_THROWS_AS(m.charge(tag::other, most - 9), pl::budget_exceeded);
+  m.limit(5);
+  CHECK_THROWS_AS(m.charge(tag::other, 1), pl::budget_exceeded);
+  CHECK(m.current() == 10);
+}
+
+TEST_CASE("a reservation counts against the limit, and in no peak before it is committed") {
+  pl::meter m("device");
+  m.limit(100);
+  m.reserve(tag::parameters, 90);
+  CHECK(m.current() == 0);
+  CHECK_THROWS_AS(m.charge(tag::other, 11), pl::budget_exceeded);
+  m.charge(tag::other, 10);
+  m.withdraw(90);
+  CHECK(m.peak().bytes == 10);
+  CHECK(m.peak(tag::parameters).bytes == 0);
+  CHECK(m.allocations() == 1);
+  m.reserve(tag::parameters, 90);
+  m.commit(tag::parameters, 90);
+  CHECK(m.current() == 100);
+  CHECK(m.peak().bytes == 100);
+  CHECK(m.allocations() == 2);
+}
+
+TEST_CASE("threads charge and release at once: nothing is lost, and the limit holds at every moment") {
+  constexpr std::size_t limit = 4 * 64;
+  constexpr int rounds = 2000;
+  pl::meter m("device");
+  m.limit(limit);
+  std::vector<std::thread> threads;
+  std::vector<int> granted(4, 0);
+  for (std::size_t id = 0; id < granted.size(); ++id)
+    threads.emplace_back([&m, &count = granted[id], t = pl::all_tags[id]] {
+      for (int i = 0; i < rounds; ++i) {
+        try {
+          m.charge(t, 100);
+        } catch (const pl::budget_exceeded&) {
+          continue;
+        }
+        ++count;
+        m.retag(t, tag::workspace, 100);
+        m.release(tag::workspace, 100);
+      }
+    });
+  std::size_t seen = 0;
+  for (int i = 0; i < rounds; ++i) seen = std::max(seen, m.peak().bytes);
+  for (std::thread& t : threads) t.join();
+  CHECK(m.current() == 0);
+  for (const tag t : pl::all_tags) CHECK(m.current(t) == 0);
+  CHECK(seen <= limit);
+  CHECK(m.peak().bytes <= 200); // two fit, a third does not
+  CHECK(m.peak().bytes >= 100);
+  CHECK(m.allocations() == static_cast<std::uint64_t>(granted[0] + granted[1] + granted[2] + granted[3]));
+}
+
+} // namespace
