@@ -141,7 +141,7 @@ struct block_gemm {
     using namespace detail::block_gemm;
     if (m <= 0 || n <= 0) return;
     if (k <= 0 || alpha == 0.0f) {
-      if (beta != 1.0f) scale<C>({c, ldc, 1}, m, n, beta);
+      if (beta != 1.0f) detail::block_gemm::scale<C>({c, ldc, 1}, m, n, beta);
       return;
     }
     const plan p{op_a, op_b, m, n, k, scalar_kind_of<A>, scalar_kind_of<B>, scalar_kind_of<C>};
