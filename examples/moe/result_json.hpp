@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The results of a run for other programs. Losses have their full precision (the shortest text that reads
+// back to the same double); a number that is not finite becomes null, since JSON has no other word for it.
+#pragma once
+
+#include "atomic_file.hpp"
+#include "run_result.hpp"
+
+#include <cstdint>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace moe {
+
+namespace detail {
+
+template <class T> nlohmann::ordered_json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
+inline nlohmann::ordered_json path_or_null(const std::string& path) {
+  return path.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(path);
+}
+
+} // namespace detail
+
+// The names of the flags with underscores; what was left to the program is shown as it was decided.
+inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabulary) {
+  std::string flatten;
+  for (const auto& row : flatten_rows)
+    if (o.flatten.*row.member) flatten += (flatten.empty() ? "" : ",") + std::string{row.name};
+  return {{"ranks", o.ranks},
+          {"expert_parallel", o.expert_parallel},
+          {"layers", o.layers},
+          {"hidden", o.hidden},
+          {"heads", o.heads},
+          {"kv_heads", o.kv_heads},
+          {"experts", o.experts},
+          {"top_k", o.top_k},
+          {"intermediate", o.intermediate},
+          {"vocabulary", vocabulary},
+          {"tied", o.tied},
+          {"parameters", parameter_count(o, static_cast<double>(vocabulary))},
+          {"context", o.context},
+          {"batch", o.batch},
+          {"accumulate", o.accumulate},
+          {"steps", o.steps},
+          {"stop_after", o.last_step()},
+          {"lr", o.learning_rate},
+          {"warmup", o.warmup_steps()},
+          {"clip", o.clip},
+          {"balance_weight", o.balance_weight},
+          {"seed", o.seed},
+          {"dtype", name_of(o.dtype)},
+          {"gemm", name_of(o.gemm)},
+          {"flatten", flatten.empty() ? "none" : flatten},
+          {"routing", o.routing.text},
+          {"memory_limit", detail::or_null(o.memory_limit_bytes)},
+          {"data", detail::path_or_null(o.data)},
+          {"weights", detail::path_or_null(o.weights)},
+          {"resume", detail::path_or_null(o.resume)},
+          {"save", detail::path_or_null(o.save)}};
+}
+
+inline nlohmann::ordered_json result_json(const run_result& result) {
+  using json = nlohmann::ordered_json;
+  json peaks = json::array(), totals = json::array();
+  for (const auto& peak : result.peaks)
+    peaks.push_back({{"rank", peak.rank},
+                     {"tag", peak.tag},
+                     {"space", peak.space},
+                     {"bytes", peak.bytes},
+                     {"promised", detail::or_null(peak.promised)},
+                     {"held_at_peak", peak.held_at_peak},
+                     {"phase", peak.phase}});
+  for (const auto& peak : result.totals)
+    totals.push_back({{"rank", peak.rank},
+                      {"space", peak.space},
+                      {"bytes", peak.bytes},
+                      {"held_at_peak", peak.held_at_peak},
+                      {"phase", peak.phase}});
+  const auto edge = [&](bool last) {
+    return result.losses.empty() ? json(nullptr) : json(last ? result.losses.back() : result.losses.front());
+  };
+  return {{"config", config_json(result.config, result.text.vocabulary)},
+          {"corpus",
+           {{"name", result.text.name},
+            {"bytes", result.text.bytes},
+            {"tokens", result.text.tokens},
+            {"digest", fmt::format("{:016x}", result.text.digest)},
+            {"unigram_entropy", result.text.entropy}}},
+          {"first_step", result.first_step},
+          {"loss_first", edge(false)},
+          {"loss_last", edge(true)},
+          {"loss_heldout", detail::or_null(result.loss_heldout)},
+          {"losses", result.losses},
+          {"tokens_per_second", result.tokens_per_second},
+          {"peaks", std::move(peaks)},
+          {"peak_bytes_total", std::move(totals)}};
+}
+
+// To the file, whole or not at all; "-" is standard output. Throws input_error or output_error.
+inline void write_json(const std::string& path, const run_result& result) {
+  // A path need not be valid UTF-8; JSON must.
+  const std::string text =
+      result_json(result).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+  if (path != "-") return write_result_file(path, text);
+  std::cout << text << std::flush;
+  if (!std::cout) throw output_error{"standard output: writing the results failed"};
+}
+
+} // namespace moe

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a run leaves behind: plain data, filled by the training loop and shown by report.hpp and
+// result_json.hpp.
+#pragma once
+
+#include "corpus.hpp"
+#include "options.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace moe {
+
+// The highest point of one tag on one rank in one memory space, or of all tags together.
+struct peak_record {
+  int rank = 0;
+  std::string
+      tag; // parameters, gradients, activations, dispatch, vocabulary, checkpoint, optimizer, other, ...
+  std::string space; // "device" or "host"
+  std::uint64_t bytes = 0;
+  std::optional<std::uint64_t> promised;             // by a working set; none while the peak is not flattened
+  std::map<std::string, std::uint64_t> held_at_peak; // bytes of every tag at that moment
+  std::string phase;                                 // when: "step 1, layer 0 backward"
+};
+
+struct corpus_summary {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint64_t tokens = 0;
+  std::int64_t vocabulary = 0;
+  std::uint64_t digest = 0;
+  double entropy = 0; // nats
+};
+
+inline corpus_summary summary_of(const corpus& text) {
+  return {text.name, text.bytes, text.tokens.size(), text.vocabulary, text.digest, text.entropy};
+}
+
+struct run_result {
+  options config;
+  corpus_summary text;
+  std::int64_t first_step = 0;        // of `losses`; not 0 after a resume
+  std::vector<double> losses;         // one a step
+  std::optional<double> loss_heldout; // at the end
+  double tokens_per_second = 0;       // over all ranks
+  std::vector<peak_record> peaks;     // per rank, tag and space
+  std::vector<peak_record> totals;    // per rank and space, over all tags; their own tag is not used
+};
+
+} // namespace moe

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a run shows and writes: progress, active experts and alarms, the peak table, the JSON.
+
+#include "expert_watch.hpp"
+#include "progress.hpp"
+#include "report.hpp"
+#include "result_json.hpp"
+#include "scratch_folder.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+using namespace moe;
+using moe_test::has;
+
+namespace {
+
+constexpr std::uint64_t mib = 1 << 20;
+
+run_result sample() {
+  run_result result;
+  result.config.data = "text\xff.bin"; // no UTF-8
+  result.text = {"text", 1000, 500, 65536, 0xabcu, 5.65};
+  result.losses = {11.09, 1.0 / 3.0, 5.000000000000001};
+  result.loss_heldout = 5.2;
+  result.tokens_per_second = 12345.6;
+  const std::map<std::string, std::uint64_t> held{
+      {"dispatch", 12 * mib}, {"parameters", 8 * mib}, {"gradients", 4 * mib}, {"optimizer", 24 * mib},
+      {"activations", mib},   {"other", 1024},         {"checkpoint", 0}};
+  for (int rank = 3; rank >= 0; --rank) {
+    result.peaks.push_back({rank, "parameters", "device", 8 * mib, {}, held, "before step 1"});
+    result.peaks.push_back(
+        {rank, "dispatch", "device", (rank == 2 ? 13 : 12) * mib, {}, held, "step 2, layer 1 backward"});
+    result.peaks.push_back({rank, "checkpoint", "host", 0, {}, {}, ""});
+    result.totals.push_back({rank, "", "device", 49 * mib, {}, held, "step 2, layer 1 backward"});
+  }
+  return result;
+}
+
+} // namespace
+
+TEST_CASE("plain progress: every step of a short run, about fifty lines of a long one, the last one always") {
+  const auto lines_of = [](std::int64_t first, std::int64_t last) {
+    std::ostringstream out;
+    progress bar{out, 0, first, last};
+    for (std::int64_t step = first + 1; step <= last; ++step) bar.step({step, 2.5, 1000, 0.123456});
+    return out.str();
+  };
+  const auto few = lines_of(0, 12);
+  CHECK(std::count(few.begin(), few.end(), '\n') == 12);
+  CHECK(has(few, "step  3/12  loss 2.5000  gradient norm 0.123  1000 tokens/s\n"));
+  CHECK_FALSE(has(few, "\x1b"));
+  CHECK_FALSE(has(few, "\r"));
+  const auto many = lines_of(5, 10'007);
+  const auto count = std::count(many.begin(), many.end(), '\n');
+  CHECK((count >= 45 && count <= 53));
+  CHECK(has(many, "step     6/10007"));
+  CHECK(has(many, "step 10007/10007"));
+}
+
+TEST_CASE("on a terminal the bar never exceeds the width and gives way to lines") {
+  for (const int width : {1, 20, 60, 80, 100, 300}) {
+    std::ostringstream out;
+    {
+      progress bar{out, width, 0, 10};
+      for (std::int64_t step = 1; step <= 10; ++step) bar.step({step, 2.5, 1000, 1});
+      bar.line("alarm");
+      bar.step({10, 2.5, 1000, 1});
+    }
+    const std::string text = out.str();
+    CHECK(has(text, "\r\x1b[Kalarm\n\r"));
+    CHECK(text.substr(text.size() - 4) == "\r\x1b[K"); // nothing of it stays
+    std::istringstream drawn{text};
+    for (std::string part; std::getline(drawn, part, '\r');) {
+      part = part.substr(0, part.find('\x1b'));
+      CHECK(part.size() < static_cast<std::size_t>(std::max(width, 7)));
+    }
+    if (width == 100) CHECK(has(text, "[#"));
+  }
+  CHECK(terminal_width(-1) == 0);
+}
+
+TEST_CASE("active experts") {
+  CHECK(active_experts_line(std::vector<expert_load>{}) == "active experts: none");
+  CHECK(active_experts_line(std::vector<expert_load>{{0, {1, 2}}, {1, {3, 1}}, {3, {1, 1}}}) ==
+        "active experts: layers 0-1, 3: all 2");
+  CHECK(active_experts_line(
+            std::vector<expert_load>{{0, {1, 1, 1, 1}}, {1, {5, 0, 7, 9}}, {2, {0, 0, 0, 0}}}) ==
+        "active experts: layer 0: all 4; layer 1: 3 of 4 (0, 2-3); layer 2: 0 of 4");
+  CHECK(active_experts_line(std::vector<expert_load>{{4, {0, 1}}}) == "active experts: layer 4: 1 of 2 (1)");
+}
+
+TEST_CASE("the alarm sounds above 2.8 even shares, once until it was quiet") {
+  expert_watch watch;
+  const std::vector<expert_load> at_limit{{0, {35, 10, 10, 9, 9, 9, 9, 9}}},
+      over{{1, {36, 9, 10, 9, 9, 9, 9, 9}}};
+  CHECK(watch.alarms(at_limit).empty()); // 35% of eight is 2.8 exactly
+  const auto first = watch.alarms(over);
+  REQUIRE(first.size() == 1);
+  CHECK(first[0] == "expert 0 of layer 1 gets 2.88 x its even share: 36 of 100 routed rows");
+  CHECK(watch.alarms(over).empty());
+  CHECK(watch.alarms(std::vector<expert_load>{{1, {1, 1, 1, 1, 1, 1, 1, 1}}}).empty());
+  CHECK(watch.alarms(over).size() == 1);
+  CHECK(watch.alarms(std::vector<expert_load>{{2, {0, 0, 0, 0}}}).empty());
+}
+
+TEST_CASE("the table: the four peaks first, equal ranks in one row, what was held beside it") {
+  const std::string table = peak_table(sample());
+  std::istringstream lines{table};
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(lines, line);) rows.push_back(line);
+  REQUIRE(rows.size() == 6);
+  CHECK(rows[0].rfind("peak          rank    space      bytes", 0) == 0);
+  const auto row = [&](const std::string& begin, const std::string& bytes) {
+    return std::count_if(rows.begin(), rows.end(),
+                         [&](const std::string& r) { return r.rfind(begin, 0) == 0 && has(r, bytes); });
+  };
+  CHECK(row("dispatch      0-1, 3", "12.0 MiB") == 1);
+  CHECK(row("dispatch      2 ", "13.0 MiB") == 1);
+  CHECK(row("parameters", "0-3") == 1);
+  CHECK(row("all together", "49.0 MiB") == 1);
+  CHECK(has(
+      table,
+      "step 2, layer 1 backward  optimizer 24.0 MiB, parameters 8.00 MiB, gradients 4.00 MiB, activations "
+      "1.00 MiB, 1.00 KiB more\n"));
+  CHECK_FALSE(has(table, "checkpoint"));
+}
+
+TEST_CASE("the lines beside it") {
+  run_result result = sample();
+  CHECK(has(corpus_line(result.text), "text: text, 1000 bytes, 500 tokens of a vocabulary of 65536, digest "
+                                      "0000000000000abc; unigram entropy 5.650 nats (ln 65536 = 11.09)"));
+  CHECK(summary_line(result) ==
+        "loss 11.0900 at step 1, 5.0000 at step 3; held-out 5.2000, below the unigram entropy of "
+        "5.6500; 12346 tokens/s");
+  result.loss_heldout = NAN;
+  CHECK(has(summary_line(result), "not below"));
+  result.losses.clear();
+  CHECK(has(summary_line(result), "no step was run"));
+}
+
+TEST_CASE("the JSON has every field, exactly") {
+  const moe_test::scratch_folder folder;
+  const run_result result = sample();
+  write_json(folder.file("r.json"), result);
+  CHECK(folder.entries() == 1);
+  const auto json = nlohmann::json::parse(moe_test::read_file(folder.file("r.json")));
+  CHECK(json.at("losses").get<std::vector<double>>() == result.losses);
+  CHECK(json.at("loss_first") == 11.09);
+  CHECK(json.at("loss_last") == 5.000000000000001);
+  CHECK(json.at("loss_heldout") == 5.2);
+  CHECK(json.at("tokens_per_second") == 12345.6);
+  CHECK(json.at("first_step") == 0);
+  CHECK(json.at("corpus").at("unigram_entropy") == 5.65);
+  CHECK(json.at("config").at("vocabulary") == 65536);
+  CHECK(json.at("config").at("flatten") == "none");
+  CHECK(json.at("config").at("memory_limit").is_null());
+  CHECK(json.at("config").at("stop_after") == 300);
+  REQUIRE(json.at("peaks").size() == 12);
+  const auto& peak = json.at("peaks").at(0);
+  CHECK(peak.size() == 7);
+  CHECK(peak.at("rank") == 3);
+  CHECK(peak.at("tag") == "parameters");
+  CHECK(peak.at("space") == "device");
+  CHECK(peak.at("bytes") == 8 * mib);
+  CHECK(peak.at("promised").is_null());
+  CHECK(peak.at("held_at_peak").at("optimizer") == 24 * mib);
+  CHECK(peak.at("phase") == "before step 1");
+  REQUIRE(json.at("peak_bytes_total").size() == 4);
+  CHECK(json.at("peak_bytes_total").at(0).at("bytes") == 49 * mib);
+
+  run_result empty;
+  empty.losses = {NAN};
+  const auto none = nlohmann::json::parse(result_json(empty).dump());
+  CHECK(none.at("loss_last").is_null());
+  CHECK(none.at("loss_heldout").is_null());
+  empty.losses.clear();
+  CHECK(result_json(empty).at("loss_first").is_null());
+  CHECK_THROWS_AS(write_json("/no/such/folder/r", empty), input_error);
+  write_json("/dev/null", empty); // a device takes it directly and stays one
+  CHECK(std::filesystem::is_character_file("/dev/null"));
+  CHECK_THROWS_AS(write_json("/dev/full", empty), output_error);
+}
