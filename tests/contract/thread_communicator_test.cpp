@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "communicator_contract.hpp"
+
+#include <plateau/checks.hpp>
+#include <plateau/host/backend.hpp>
+#include <plateau/run_ranks.hpp>
+
+namespace {
+struct threads {
+  using backend = plateau::host_backend;
+  template <class F> static auto run(int ranks, F f, std::chrono::milliseconds deadline) {
+    return plateau::run_ranks_collecting(ranks, f, {deadline});
+  }
+};
+static_assert(plateau::check_communicator<plateau::thread_communicator, threads::backend>());
+} // namespace
+
+TEST_CASE("threads: exchange ring") { contract::exchange_ring<threads>(); }
+TEST_CASE("threads: exchange all to all") { contract::exchange_all_to_all<threads>(); }
+TEST_CASE("threads: exchange pieces") { contract::exchange_pieces<threads>(); }
+TEST_CASE("threads: exchange long lists") { contract::exchange_long_lists<threads>(); }
+TEST_CASE("threads: exchange nothing") { contract::exchange_nothing<threads>(); }
+TEST_CASE("threads: exchanges match in order of issue") { contract::order_of_issue<threads>(); }
+TEST_CASE("threads: host exchange") { contract::host_exchanges<threads>(); }
+TEST_CASE("threads: split") { contract::splits<threads>(); }
+TEST_CASE("threads: sums in rank order, float") { contract::sums_of<float, threads>(); }
+TEST_CASE("threads: sums in rank order, int64") { contract::sums_of<std::int64_t, threads>(); }
