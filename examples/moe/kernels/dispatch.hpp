@@ -31,7 +31,7 @@ struct gather_rows {
                              tile<T> to) const {             // (routes, hidden), written
     const T* source = from.row(order[i] / top_k);
     T* target = to.row(i);
-    team.for_each(from.cols, [=](index_t c) { target[c] = source[c]; });
+    team.for_each(from.cols, [=](index_t c) { copy_element(source[c], target[c]); });
   }
 };
 
@@ -99,6 +99,8 @@ PLATEAU_HD void with_slots(const std::int32_t* position, index_t top_k, tile<con
     with_fixed_slots(position, returned, weight, body, std::make_index_sequence<2>{});
   else if (top_k == 4)
     with_fixed_slots(position, returned, weight, body, std::make_index_sequence<4>{});
+  else if (top_k == 6)
+    with_fixed_slots(position, returned, weight, body, std::make_index_sequence<6>{});
   else if (top_k == 8)
     with_fixed_slots(position, returned, weight, body, std::make_index_sequence<8>{});
   else

@@ -23,7 +23,7 @@ struct embed {
       return;
     }
     const T* from = table.row(token);
-    team.for_each(x.cols, [=](index_t c) { to[c] = from[c]; });
+    team.for_each(x.cols, [=](index_t c) { copy_element(from[c], to[c]); });
   }
 };
 

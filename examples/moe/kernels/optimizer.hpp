@@ -60,7 +60,8 @@ struct adamw {
     const float g = gradient[i] * control[0], weight = master[i], m = first_moment[i], v = second_moment[i];
     const float new_m = beta1 * m + (1.0f - beta1) * g;
     const float new_v = beta2 * v + (1.0f - beta2) * g * g;
-    const float step = (new_m / correction1) / (plateau::sqrt(new_v / correction2) + epsilon);
+    const float unbias1 = 1.0f / correction1, unbias2 = 1.0f / correction2; // the same for all: hoisted
+    const float step = (new_m * unbias1) / (plateau::sqrt(new_v * unbias2) + epsilon);
     const float value =
         detail::kept_or_new(keep, weight, weight - learning_rate * (step + weight_decay * weight));
     first_moment[i] = detail::kept_or_new(keep, m, new_m);

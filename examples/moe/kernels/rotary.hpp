@@ -9,9 +9,12 @@
 // point, and their cosines and sines are rounded to float.
 #pragma once
 
+#include "angle.hpp"
 #include "types.hpp"
 
-#include <cmath>
+#include <cstddef>
+#include <type_traits>
+#include <utility>
 
 namespace moe {
 
@@ -34,14 +37,46 @@ struct head_layout {
 };
 
 namespace detail {
-struct rotation {
-  float cosine, sine;
+
+template <class From, class To> struct head_pair {
+  const From* from;
+  To* to;
 };
-PLATEAU_HD inline rotation rotation_at(index_t position, index_t pair, index_t head_size, double theta) {
-  const double turns = -2.0 * static_cast<double>(pair) / static_cast<double>(head_size);
-  const double angle = static_cast<double>(position) * ::pow(theta, turns);
-  return {static_cast<float>(::cos(angle)), static_cast<float>(::sin(angle))};
+
+// Turns the heads place(first + 0), place(first + 1), ... of a token by the same angles, all in one loop: an
+// angle costs more than the heads that turn by it.
+template <class Team, class Place, std::size_t... Head>
+PLATEAU_HD void turn_heads(Team& team, index_t first, const rotary_angles& angles, index_t half,
+                           float direction, Place place, std::index_sequence<Head...>) {
+  using pair = decltype(place(first));
+  struct {
+    pair at[sizeof...(Head)];
+  } const heads{{place(first + static_cast<index_t>(Head))...}};
+  team.for_each(half, [=](index_t e) {
+    const rotation by = angles(e);
+    const float cosine = by.cosine, sine = by.sine * direction;
+    const auto turn = [=](auto from, auto* to) {
+      const float a = widen(from[e]), b = widen(from[e + half]);
+      using T = std::remove_reference_t<decltype(*to)>;
+      to[e] = narrow<T>(a * cosine - b * sine);
+      to[e + half] = narrow<T>(b * cosine + a * sine);
+    };
+    (turn(heads.at[Head].from, heads.at[Head].to), ...);
+  });
 }
+
+// place(h) is where head h comes from and goes to; direction is 1, or -1 to turn back.
+template <class Team, class Place>
+PLATEAU_HD void turn_all_heads(Team& team, index_t position, const head_layout& layout, double theta,
+                               index_t count, float direction, Place place) {
+  const rotary_angles angles = rotary_angles::at(position, layout.head_size, theta);
+  const index_t half = layout.head_size / 2;
+  index_t h = 0;
+  for (; h + 4 <= count; h += 4)
+    turn_heads(team, h, angles, half, direction, place, std::make_index_sequence<4>{});
+  for (; h < count; ++h) turn_heads(team, h, angles, half, direction, place, std::make_index_sequence<1>{});
+}
+
 } // namespace detail
 
 // Over rows{tokens}. keys: the rows have kv_heads heads (keys, values), else query_heads (queries, output
@@ -64,23 +99,13 @@ struct rotate_and_pack {
       for (index_t h = 0; h < count; ++h) {
         const T* head = from + h * heads.head_size;
         T* out = to + heads.packed_offset(token, h, together);
-        team.for_each(heads.head_size, [=](index_t e) { out[e] = head[e]; });
+        team.for_each(heads.head_size, [=](index_t e) { copy_element(head[e], out[e]); });
       }
       return;
     }
-    const index_t half = heads.head_size / 2;
-    const double base = theta;
-    // Over pairs outside and heads inside: an angle costs more than all heads that turn by it.
-    team.for_each(half, [=](index_t e) {
-      const detail::rotation by =
-          detail::rotation_at(token % heads.sequence_length, e, heads.head_size, base);
-      for (index_t h = 0; h < count; ++h) {
-        const T* head = from + h * heads.head_size;
-        T* out = to + heads.packed_offset(token, h, together);
-        const float a = widen(head[e]), b = widen(head[e + half]);
-        out[e] = narrow<T>(a * by.cosine - b * by.sine);
-        out[e + half] = narrow<T>(b * by.cosine + a * by.sine);
-      }
+    detail::turn_all_heads(team, token % heads.sequence_length, heads, theta, count, 1.0f, [=](index_t h) {
+      return detail::head_pair<T, T>{from + h * heads.head_size,
+                                     to + heads.packed_offset(token, h, together)};
     });
   }
 };
@@ -108,18 +133,9 @@ struct unpack_and_rotate_back {
       }
       return;
     }
-    const index_t half = heads.head_size / 2;
-    const double base = theta;
-    team.for_each(half, [=](index_t e) {
-      const detail::rotation by =
-          detail::rotation_at(token % heads.sequence_length, e, heads.head_size, base);
-      for (index_t h = 0; h < count; ++h) {
-        const U* head = from + heads.packed_offset(token, h, together);
-        T* out = to + h * heads.head_size;
-        const float a = widen(head[e]), b = widen(head[e + half]);
-        out[e] = narrow<T>(a * by.cosine + b * by.sine);
-        out[e + half] = narrow<T>(b * by.cosine - a * by.sine);
-      }
+    detail::turn_all_heads(team, token % heads.sequence_length, heads, theta, count, -1.0f, [=](index_t h) {
+      return detail::head_pair<U, T>{from + heads.packed_offset(token, h, together),
+                                     to + h * heads.head_size};
     });
   }
 };

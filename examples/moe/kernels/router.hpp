@@ -105,7 +105,7 @@ struct gates_of_forced {
 // Over rows{tokens}. The gates are a softmax over the chosen logits alone, so that what reaches them needs no
 // probability: dlogit = gate * (dgate - sum of gate * dgate). To that comes the load-balancing loss, the sum
 // over experts of balance_scale * load * probability; with balance_scale = 0 the load is not read and may be
-// empty.
+// empty. The ids of a row are distinct; one out of range is passed over.
 struct route_backward {
   float balance_scale = 0.0f;
 
@@ -117,31 +117,32 @@ struct route_backward {
                              view<const float> load,                            // (experts)
                              tile<T> dlogits) const {                           // (tokens, experts), written
     const index_t experts = logits.cols, k = ids.cols;
-    const float* logit = logits.row(row);
     const std::int32_t* id = ids.row(row);
     const float* gate = gates.row(row);
     const float* dgate = dgates.row(row);
     T* to = dlogits.row(row);
     float along = 0.0f;
     for (index_t j = 0; j < k; ++j) along += gate[j] * dgate[j];
-    const auto through_gates = [=](index_t e) {
-      float sum = 0.0f;
-      for (index_t j = 0; j < k; ++j) sum += id[j] == e ? gate[j] * (dgate[j] - along) : 0.0f;
-      return sum;
+    // All experts by `rest`, then once more the chosen ones: few, and each needs its one rounding.
+    const auto write = [=, &team](auto rest) {
+      team.for_each(experts, [=](index_t e) { to[e] = narrow<T>(rest(e)); });
+      team.once([=] {
+        for (index_t j = 0; j < k; ++j)
+          if (id[j] >= 0 && id[j] < experts)
+            to[id[j]] = narrow<T>(gate[j] * (dgate[j] - along) + rest(id[j]));
+      });
     };
     if (balance_scale == 0.0f) {
-      team.for_each(experts, [=](index_t e) { to[e] = narrow<T>(through_gates(e)); });
+      write([](index_t) { return 0.0f; });
       return;
     }
     const float scale = balance_scale;
+    const float* logit = logits.row(row);
     const float* weight = load.p;
     const detail::softmax_state state = detail::softmax_of(team, logit, experts);
     const float mean = team.reduce(experts, 0.0f, plus{},
                                    [=](index_t e) { return state.probability(logit[e]) * weight[e]; });
-    team.for_each(experts, [=](index_t e) {
-      const float balance = scale * state.probability(logit[e]) * (weight[e] - mean);
-      to[e] = narrow<T>(through_gates(e) + balance);
-    });
+    write([=](index_t e) { return scale * state.probability(logit[e]) * (weight[e] - mean); });
   }
 };
 

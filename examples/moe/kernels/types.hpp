@@ -26,4 +26,13 @@ using plateau::tile_batch;
 using plateau::view;
 using plateau::widen;
 
+// to = from, bit for bit. By member for the two-byte types: GCC does not vectorise a loop of struct
+// assignments.
+template <class T> PLATEAU_HD void copy_element(const T& from, T& to) {
+  if constexpr (sizeof(T) == 2)
+    to.bits = from.bits;
+  else
+    to = from;
+}
+
 } // namespace moe
