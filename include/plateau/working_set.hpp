@@ -42,7 +42,7 @@ struct memory_line {
 // The lines of one operator, and its tag. A value type without allocations, usable in constant expressions.
 class working_set {
  public:
-  static constexpr std::size_t capacity = 32;
+  static constexpr std::size_t capacity = 64;
 
   constexpr explicit working_set(tag t) : tag_(t) {}
 

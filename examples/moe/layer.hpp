@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One transformer layer: attention and mixture of experts, each behind a norm and with a residual. Forward
+// keeps nothing but its input, which belongs to the caller; backward computes the forward again and then the
+// gradients. The layer is a template over its dispatch, so that another one takes its place without a change
+// here.
+#pragma once
+
+#include "attention.hpp"
+#include "kernels/norm.hpp"
+#include "layer_buffers.hpp"
+#include "parameters.hpp"
+#include "router.hpp"
+#include "uncapped_dispatch.hpp"
+
+#include <plateau/access.hpp>
+#include <plateau/column_sum.hpp>
+#include <plateau/kernels.hpp>
+#include <plateau/team.hpp>
+#include <plateau/view.hpp>
+
+#include <tuple>
+#include <utility>
+
+namespace moe {
+
+// The rank's part of a micro-batch.
+struct batch_part {
+  index_t sequences = 0;
+  index_t context = 0;
+  index_t first_token = 0; // counted over the whole batch of the step
+
+  index_t tokens() const { return sequences * context; }
+};
+
+// Sums over layers and tokens for the load-balancing loss; (experts) each.
+struct balance_sums {
+  pl::view<float> probability, load;
+};
+
+template <class Backend, class Dispatch, class T> class layer {
+  using stream = typename Backend::stream;
+  using buffers = layer_buffers<Backend, T>;
+
+ public:
+  layer(Backend& backend, Dispatch& dispatch, const model_config& c, const batch_limits& b,
+        const forced_routing* forced)
+      : backend_(&backend), dispatch_(&dispatch), config_(c), attention_(backend, c),
+        router_(backend, c, b, forced) {}
+
+  // out = layer(x); x, out (tokens, hidden), not the same. Returns the counts that backward needs. `sums` are
+  // added to.
+  routing_counts forward(stream& s, const buffers& buf, const batch_part& part, index_t number,
+                         const layer_tensors<T>& w, pl::tile<T> x, pl::tile<T> out,
+                         const balance_sums& sums) {
+    up_to_routing(s, buf, part, number, w, x, sums.probability);
+    backend_->launch(s, pl::rows{config_.experts}, count_routes{}, pl::in(buf.offsets), pl::inout(sums.load));
+    routing_counts counts = dispatch_->fetch_counts(s, buf.offsets);
+    backend_->copy(s, pl::in(rows_of(buf.residual, part)), pl::out(out));
+    dispatch_->forward(s, counts, index(buf, part), rows_of(buf.post_normed, part), gates(buf.gates, part),
+                       experts<T>(w), out, buf.scratch);
+    return counts;
+  }
+
+  // dx holds the gradient of the output and becomes that of x. Weight gradients are added. `load` and
+  // balance_scale: see route_backward; `sink` (experts) takes what forward would add to the probability sums.
+  void backward(stream& s, const buffers& buf, const batch_part& part, index_t number,
+                const layer_tensors<T>& w, const layer_tensors<float>& g, const routing_counts& counts,
+                pl::tile<T> x, pl::tile<T> dx, pl::view<float> load, float balance_scale,
+                pl::view<float> sink) {
+    const index_t n = part.tokens();
+    up_to_routing(s, buf, part, number, w, x, sink);
+    const auto post_normed = rows_of(buf.post_normed, part), dnormed = rows_of(buf.dnormed, part);
+    dispatch_->backward(s, counts, index(buf, part), post_normed, gates(buf.gates, part), experts<T>(w), dx,
+                        dnormed, gates(buf.dgates, part), experts<float>(g), buf.scratch);
+    router_.backward(s, buf, post_normed, w.router, load, balance_scale, dnormed, g.router);
+    norm_backward(s, buf, n, rows_of(buf.residual, part), w.post_norm, dnormed, dx, g.post_norm);
+
+    const auto attended = pl::as_matrix(buf.attended, n, w.output.cols);
+    const auto dattended = pl::as_matrix(buf.flat_query, n, w.output.cols);
+    product(s, buf, dx, w.output, dattended, 0.0F);
+    weight_gradient(s, buf, dx, attended, g.output);
+    attention_.backward(s, buf, part.sequences, part.context);
+    const auto normed = rows_of(buf.normed, part);
+    float beta = 0;
+    for (const auto& [flat, weight, gradient] :
+         {std::tuple{buf.flat_query, w.query, g.query}, std::tuple{buf.flat_key, w.key, g.key},
+          std::tuple{buf.flat_value, w.value, g.value}}) {
+      const auto d = pl::as_matrix(flat, n, weight.rows);
+      product(s, buf, d, weight, dnormed, beta);
+      weight_gradient(s, buf, d, normed, gradient);
+      beta = 1;
+    }
+    norm_backward(s, buf, n, x, w.input_norm, dnormed, dx, g.input_norm);
+  }
+
+ private:
+  // Everything before the experts: residual, post_normed, ids, gates, and the routes grouped by expert.
+  void up_to_routing(stream& s, const buffers& buf, const batch_part& part, index_t number,
+                     const layer_tensors<T>& w, pl::tile<T> x, pl::view<float> probability_sum) {
+    Backend& be = *backend_;
+    const index_t n = part.tokens();
+    const auto normed = rows_of(buf.normed, part), residual = rows_of(buf.residual, part);
+    const auto post_normed = rows_of(buf.post_normed, part);
+    be.launch(s, pl::rows{n}, rms_norm{config_.norm_epsilon}, pl::in(x), pl::in(w.input_norm),
+              pl::out(normed));
+    for (const auto& [weight, flat] : {std::pair{w.query, buf.flat_query}, std::pair{w.key, buf.flat_key},
+                                       std::pair{w.value, buf.flat_value}})
+      be.gemm(s, pl::transpose::no, pl::transpose::yes, 1.0F, pl::in(normed), pl::in(weight), 0.0F,
+              pl::out(pl::as_matrix(flat, n, weight.rows)), buf.scratch);
+    attention_.forward(s, buf, part.sequences, part.context);
+    be.copy(s, pl::in(x), pl::out(residual));
+    be.gemm(s, pl::transpose::no, pl::transpose::yes, 1.0F,
+            pl::in(pl::as_matrix(buf.attended, n, w.output.cols)), pl::in(w.output), 1.0F,
+            pl::inout(residual), buf.scratch);
+    be.launch(s, pl::rows{n}, rms_norm{config_.norm_epsilon}, pl::in(residual), pl::in(w.post_norm),
+              pl::out(post_normed));
+    router_.forward(s, buf, post_normed, w.router, number, part.first_token, probability_sum);
+    dispatch_->group_routes(s, buf.ids.sub(0, n * config_.top_k), index(buf, part), buf.offsets, buf.scratch);
+  }
+
+  // to (n, in) = d (n, out) weight (out, in) + beta to
+  void product(stream& s, const buffers& buf, pl::tile<T> d, pl::tile<T> weight, pl::tile<T> to, float beta) {
+    backend_->gemm(s, pl::transpose::no, pl::transpose::no, 1.0F, pl::in(d), pl::in(weight), beta,
+                   pl::inout(to), buf.scratch);
+  }
+  // gradient (out, in) += d^T (out, n) x (n, in)
+  void weight_gradient(stream& s, const buffers& buf, pl::tile<T> d, pl::tile<T> x,
+                       pl::tile<float> gradient) {
+    backend_->gemm(s, pl::transpose::yes, pl::transpose::no, 1.0F, pl::in(d), pl::in(x), 1.0F,
+                   pl::inout(gradient), buf.scratch);
+  }
+  void norm_backward(stream& s, const buffers& buf, index_t n, pl::tile<T> x, pl::view<T> gain,
+                     pl::tile<T> dy, pl::tile<T> dx, pl::view<float> dgain) {
+    const auto terms = pl::as_matrix(buf.gain_terms, n, config_.hidden);
+    backend_->launch(s, pl::rows{n}, rms_norm_backward{config_.norm_epsilon}, pl::in(x), pl::in(gain),
+                     pl::in(dy), pl::inout(dx), pl::out(terms));
+    pl::column_sum(*backend_, s, pl::in(terms), pl::inout(dgain), buf.scratch);
+  }
+
+  template <class U> pl::tile<U> rows_of(pl::view<U> memory, const batch_part& part) const {
+    return pl::as_matrix(memory, part.tokens(), config_.hidden);
+  }
+  pl::tile<float> gates(pl::view<float> memory, const batch_part& part) const {
+    return pl::as_matrix(memory, part.tokens(), config_.top_k);
+  }
+  routing_index index(const buffers& buf, const batch_part& part) const {
+    const index_t routes = part.tokens() * config_.top_k;
+    return {buf.order.sub(0, routes), buf.position.sub(0, routes)};
+  }
+  template <class U> static expert_tensors<U> experts(const layer_tensors<U>& t) {
+    return {t.gate, t.up, t.down};
+  }
+
+  Backend* backend_;
+  Dispatch* dispatch_;
+  model_config config_;
+  attention<Backend, T> attention_;
+  router<Backend, T> router_;
+};
+
+} // namespace moe

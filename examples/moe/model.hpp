@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The reference model on one rank: embedding, layers, final norm, loss; forward and backward of one
+// micro-batch. Between forward and backward each layer keeps its input only. Everything is enqueued on the
+// caller's stream.
+#pragma once
+
+#include "dense_loss.hpp"
+#include "kernels/embedding.hpp"
+#include "kernels/model.hpp"
+#include "kernels/norm.hpp"
+#include "kernels/optimizer.hpp"
+#include "layer.hpp"
+#include "layer_buffers.hpp"
+#include "parameters.hpp"
+#include "uncapped_dispatch.hpp"
+
+#include <plateau/checks.hpp>
+#include <plateau/collectives.hpp>
+#include <plateau/kernels.hpp>
+#include <plateau/workspace.hpp>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace moe {
+
+// Token sequences of context + 1 tokens each; what they point at must stay until the micro-batch has run.
+using token_sequences = std::vector<std::span<const std::int32_t>>;
+
+// Writes inputs and targets (sequences * context) of sequences; runs on the host, in stream order.
+struct fill_tokens {
+  token_sequences sequences;
+
+  void operator()(pl::view<std::int32_t, pl::host_space> inputs,
+                  pl::view<std::int32_t, pl::host_space> targets) const {
+    index_t at = 0;
+    for (const auto& tokens : sequences)
+      for (std::size_t i = 0; i + 1 < tokens.size(); ++i, ++at) {
+        inputs[at] = tokens[i];
+        targets[at] = tokens[i + 1];
+      }
+  }
+};
+
+// A micro-batch as one rank sees it.
+struct micro_batch {
+  token_sequences sequences; // the rank's own, perhaps none
+  index_t context = 0;
+  index_t first_token = 0;  // of the rank's own, counted over the whole batch of the step
+  index_t group_tokens = 0; // of all ranks in this micro-batch
+  index_t step_tokens = 0;  // of all ranks and micro-batches in this step: what the loss is divided by
+};
+
+template <class Backend, class Communicator, class T> class model {
+  using stream = typename Backend::stream;
+  using dispatch_type = uncapped_dispatch<Backend, Communicator, T>;
+  using buffers = layer_buffers<Backend, T>;
+
+ public:
+  // Reserves everything but what the unflattened peaks allocate as they go. `world` and `group` (the expert
+  // group) must outlive the model. Throws config_error for an impossible shape, budget_exceeded.
+  model(Backend& backend, Communicator& world, Communicator& group, const model_config& c, const rank_grid& g,
+        const batch_limits& b, const forced_routing* forced = nullptr)
+      : backend_(&backend), world_(&world), config_(c), grid_(g), limits_(b),
+        layout_(c, g, g.expert_rank(world.rank())), weights_(backend, layout_, pl::tag::parameters),
+        gradients_(backend, layout_, pl::tag::gradients), set_(buffers::working_set(c, g, b)),
+        space_(backend, set_), dispatch_(backend, group, c), layer_(backend, dispatch_, c, b, forced),
+        loss_(backend, c, b),
+        boundaries_(backend.device(), (c.layers + 1) * b.tokens() * c.hidden, pl::tag::checkpoint),
+        dx_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
+        final_normed_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
+        losses_(backend.device(), b.tokens(), pl::tag::activations),
+        tokens_(backend.device(), 2 * b.tokens(), pl::tag::activations),
+        pinned_tokens_(backend.pinned(), 2 * b.tokens(), pl::tag::activations),
+        balance_(backend.device(), 3 * c.experts, pl::tag::activations),
+        reduce_scratch_(backend.device(), static_cast<index_t>(reduce_bytes(world)), pl::tag::activations),
+        sums_(backend.device(), 4, pl::tag::activations), counts_(static_cast<std::size_t>(c.layers)) {
+    static_assert(pl::check_backend<Backend>() && pl::check_communicator<Communicator, Backend>());
+  }
+
+  const parameter_layout& layout() const { return layout_; }
+  const model_config& config() const { return config_; }
+  const tensor_set<Backend, T>& weights() const { return weights_; }
+  const tensor_set<Backend, float>& gradients() const { return gradients_; }
+  // Per layer, the routed rows of the last forward: (expert_parallel, experts).
+  const std::vector<routing_counts>& routed() const { return counts_; }
+  // (2) on the device: sums since begin_step over the rank's micro-batches of the tokens' losses, and of the
+  // balance loss (that of the whole group, weighted with the micro-batch's share of the step).
+  pl::view<double> loss_sums() const { return sums_.all().sub(0, 2); }
+
+  // Gradients and loss sums start from zero.
+  void begin_step(stream& s) {
+    for (const auto& g : {gradients_.shared(), gradients_.expert()})
+      backend_->launch(s, pl::elements{g.n}, pl::fill<float>{0}, pl::out(g));
+    backend_->launch(s, pl::elements{2}, pl::fill<double>{0}, pl::out(loss_sums()));
+  }
+
+  // Adds the gradients of the micro-batch's loss. Every rank calls it, also one without sequences.
+  void forward_backward(stream& s, micro_batch batch) {
+    const batch_part part = begin(s, batch);
+    forward(s, part);
+    add_balance_loss(s, batch);
+    phase("loss");
+    const auto x = boundary(config_.layers, part),
+               dx = pl::as_matrix(dx_.all(), part.tokens(), config_.hidden);
+    const auto normed = pl::as_matrix(final_normed_.all(), part.tokens(), config_.hidden);
+    backend_->launch(s, pl::rows{part.tokens()}, rms_norm{config_.norm_epsilon}, pl::in(x),
+                     pl::in(weights_.final_norm()), pl::out(normed));
+    const auto losses = losses_.all().sub(0, part.tokens());
+    loss_.forward_backward(s, normed, targets(part), weights_.head(),
+                           1.0F / static_cast<float>(batch.step_tokens), losses, dx, gradients_.head());
+    add_loss(s, losses);
+    backward(s, part, batch);
+  }
+
+  // Adds the losses of the micro-batch's tokens to loss_sums; no gradients.
+  void forward_only(stream& s, micro_batch batch) {
+    const batch_part part = begin(s, batch);
+    forward(s, part);
+    phase("loss");
+    const auto normed = pl::as_matrix(final_normed_.all(), part.tokens(), config_.hidden);
+    backend_->launch(s, pl::rows{part.tokens()}, rms_norm{config_.norm_epsilon},
+                     pl::in(boundary(config_.layers, part)), pl::in(weights_.final_norm()), pl::out(normed));
+    const auto losses = losses_.all().sub(0, part.tokens());
+    loss_.forward(s, normed, targets(part), weights_.head(), losses);
+    add_loss(s, losses);
+  }
+
+ private:
+  static std::size_t reduce_bytes(const Communicator& world) {
+    return pl::reduce_scratch_bytes<float>(world.size());
+  }
+  void phase(const char* name) {
+    backend_->device().meter().phase(name);
+    backend_->pinned().meter().phase(name);
+  }
+  pl::tile<T> boundary(index_t l, const batch_part& part) const {
+    const index_t elements = limits_.tokens() * config_.hidden;
+    return pl::as_matrix(boundaries_.all().sub(l * elements, elements), part.tokens(), config_.hidden);
+  }
+  pl::view<std::int32_t> inputs(const batch_part& part) const { return tokens_.all().sub(0, part.tokens()); }
+  pl::view<std::int32_t> targets(const batch_part& part) const {
+    return tokens_.all().sub(limits_.tokens(), part.tokens());
+  }
+  pl::view<float> probability_sum() const { return balance_.all().sub(0, config_.experts); }
+  pl::view<float> load() const { return balance_.all().sub(config_.experts, config_.experts); }
+  pl::view<float> sink() const { return balance_.all().sub(2 * config_.experts, config_.experts); }
+
+  // Tokens to the device.
+  batch_part begin(stream& s, micro_batch& batch) {
+    const batch_part part{static_cast<index_t>(batch.sequences.size()), batch.context, batch.first_token};
+    if (part.tokens() > limits_.tokens())
+      throw pl::config_error("model: a micro-batch of " + std::to_string(part.tokens()) +
+                             " tokens, but the model was made for " + std::to_string(limits_.tokens()));
+    phase("forward");
+    const auto pinned_inputs = pinned_tokens_.all().sub(0, part.tokens());
+    const auto pinned_targets = pinned_tokens_.all().sub(limits_.tokens(), part.tokens());
+    backend_->host_task(s, fill_tokens{std::move(batch.sequences)}, pl::out(pinned_inputs),
+                        pl::out(pinned_targets));
+    backend_->copy(s, pl::in(pinned_inputs), pl::out(inputs(part)));
+    backend_->copy(s, pl::in(pinned_targets), pl::out(targets(part)));
+    return part;
+  }
+
+  // From tokens to the last boundary.
+  void forward(stream& s, const batch_part& part) {
+    auto open = space_.open(set_);
+    phase_source<Backend> source(open);
+    const buffers buf(source, config_, grid_, limits_);
+    backend_->launch(s, pl::elements{balance_.size()}, pl::fill<float>{0}, pl::out(balance_.all()));
+    backend_->launch(s, pl::rows{part.tokens()}, embed{}, pl::in(inputs(part)), pl::in(weights_.embedding()),
+                     pl::out(boundary(0, part)));
+    for (index_t l = 0; l < config_.layers; ++l)
+      counts_[static_cast<std::size_t>(l)] =
+          layer_.forward(s, buf, part, l, weights_.layer(l), boundary(l, part), boundary(l + 1, part),
+                         {probability_sum(), load()});
+  }
+
+  // From dx of the normalised last boundary to every gradient.
+  void backward(stream& s, const batch_part& part, const micro_batch& batch) {
+    phase("backward");
+    auto open = space_.open(set_);
+    phase_source<Backend> source(open);
+    const buffers buf(source, config_, grid_, limits_);
+    const index_t n = part.tokens();
+    const auto dx = pl::as_matrix(dx_.all(), n, config_.hidden);
+    final_norm_backward(s, buf, n, boundary(config_.layers, part), dx);
+    for (index_t l = config_.layers - 1; l >= 0; --l)
+      layer_.backward(s, buf, part, l, weights_.layer(l), gradients_.layer(l),
+                      counts_[static_cast<std::size_t>(l)], boundary(l, part), dx, load(),
+                      balance_scale(batch), sink());
+    // Each row of the table sums its tokens' gradients in order.
+    const auto order = buf.order.sub(0, n);
+    backend_->group_by_key(s, pl::in(inputs(part)), pl::out(order), pl::out(buf.token_offsets), buf.scratch);
+    backend_->launch(s, pl::rows{config_.vocabulary}, embed_backward{}, pl::in(order),
+                     pl::in(buf.token_offsets), pl::in(dx), pl::inout(gradients_.embedding()));
+  }
+  // dx becomes the gradient of the norm's input, x.
+  void final_norm_backward(stream& s, const buffers& buf, index_t n, pl::tile<T> x, pl::tile<T> dx) {
+    const auto dy = pl::as_matrix(buf.dnormed, n, config_.hidden);
+    const auto terms = pl::as_matrix(buf.gain_terms, n, config_.hidden);
+    backend_->copy(s, pl::in(dx), pl::out(dy));
+    backend_->launch(s, pl::elements{n * config_.hidden}, pl::fill<T>{T(0.0F)}, pl::out(pl::as_row(dx)));
+    backend_->launch(s, pl::rows{n}, rms_norm_backward{config_.norm_epsilon}, pl::in(x),
+                     pl::in(weights_.final_norm()), pl::in(dy), pl::inout(dx), pl::out(terms));
+    pl::column_sum(*backend_, s, pl::in(terms), pl::inout(gradients_.final_norm()), buf.scratch);
+  }
+
+  void add_loss(stream& s, pl::view<float> losses) {
+    backend_->launch(s, pl::rows{1}, sum_values{}, pl::in(losses), pl::out(sums_.all().sub(2, 1)));
+    backend_->launch(s, pl::elements{1}, pl::add{}, pl::in(sums_.all().sub(2, 1)),
+                     pl::inout(sums_.all().sub(0, 1)));
+  }
+
+  // The balance loss pools all layers and ranks, so its gradient is known once every layer has routed.
+  void add_balance_loss(stream& s, const micro_batch& batch) {
+    if (config_.balance_weight == 0 || config_.layers == 0) return;
+    pl::all_reduce(*backend_, *world_, s, pl::inout(balance_.all().sub(0, 2 * config_.experts)),
+                   reduce_scratch_.all());
+    backend_->launch(s, pl::rows{1}, add_balance{static_cast<double>(balance_scale(batch))},
+                     pl::in(probability_sum()), pl::in(load()), pl::inout(sums_.all().sub(1, 1)));
+  }
+  // experts / (layers tokens)^2, weighted, times the micro-batch's share of the step.
+  float balance_scale(const micro_batch& batch) const {
+    if (config_.balance_weight == 0 || batch.group_tokens == 0) return 0;
+    const double rows = static_cast<double>(config_.layers) * static_cast<double>(batch.group_tokens);
+    const double share = static_cast<double>(batch.group_tokens) / static_cast<double>(batch.step_tokens);
+    return static_cast<float>(static_cast<double>(config_.balance_weight) * share *
+                              static_cast<double>(config_.experts) / (rows * rows));
+  }
+
+  Backend* backend_;
+  Communicator* world_;
+  model_config config_;
+  rank_grid grid_;
+  batch_limits limits_;
+  parameter_layout layout_;
+  tensor_set<Backend, T> weights_;
+  tensor_set<Backend, float> gradients_;
+  pl::working_set set_;
+  pl::workspace<Backend> space_;
+  dispatch_type dispatch_;
+  layer<Backend, dispatch_type, T> layer_;
+  dense_loss<Backend, T> loss_;
+  pl::device_buffer<T, Backend> boundaries_, dx_,
+      final_normed_;                                // (layers + 1, tokens, hidden); (tokens, hidden) twice
+  pl::device_buffer<float, Backend> losses_;        // (tokens)
+  pl::device_buffer<std::int32_t, Backend> tokens_; // inputs, targets (tokens each)
+  pl::pinned_buffer<std::int32_t, Backend> pinned_tokens_;
+  pl::device_buffer<float, Backend>
+      balance_; // probability sums, load, and what the recomputation adds (experts each)
+  pl::device_buffer<unsigned char, Backend> reduce_scratch_;
+  pl::device_buffer<double, Backend> sums_; // losses, balance, and room for one addend
+  std::vector<routing_counts> counts_;
+};
+
+} // namespace moe

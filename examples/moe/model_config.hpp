@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The shape of the reference model and its share on one rank: plain numbers, the same on every rank. The
+// model is a decoder-only mixture-of-experts transformer after Mixtral (Jiang et al. 2024).
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/error.hpp>
+
+#include <string>
+
+namespace moe {
+
+using plateau::index_t;
+
+struct model_config {
+  index_t layers = 2;
+  index_t hidden = 128;
+  index_t heads = 4;
+  index_t kv_heads = 2;
+  index_t experts = 8;
+  index_t top_k = 2;
+  index_t intermediate = 256;
+  index_t vocabulary = 65536;
+  float norm_epsilon = 1e-5F;
+  double rope_theta = 1e4;
+  bool tied = false;        // the output projection is the embedding
+  float balance_weight = 0; // of the load-balancing loss
+
+  index_t head_size() const { return hidden / heads; }
+};
+
+// How the ranks divide the work. Experts lie in blocks over the ranks of an expert group; every other
+// parameter is on every rank.
+struct rank_grid {
+  int ranks = 1;
+  int expert_parallel = 1; // ranks in an expert group; divides `ranks`
+
+  int expert_rank(int rank) const { return rank % expert_parallel; }
+};
+
+// What one rank computes at most in one micro-batch.
+struct batch_limits {
+  index_t sequences = 1; // on the rank that has most
+  index_t context = 128; // tokens of each
+
+  index_t tokens() const { return sequences * context; }
+};
+
+// Throws plateau::config_error, naming the first number that cannot be.
+inline void check(const model_config& c, const rank_grid& g) {
+  const auto require = [](bool fine, const std::string& what) {
+    if (!fine) throw plateau::config_error("model: " + what);
+  };
+  const auto text = [](index_t n) { return std::to_string(n); };
+  require(c.layers >= 0 && c.hidden > 0 && c.heads > 0 && c.kv_heads > 0 && c.experts > 0 &&
+              c.intermediate > 0 && c.vocabulary > 0,
+          "every extent must be positive");
+  require(c.hidden % c.heads == 0 && c.head_size() % 2 == 0, text(c.heads) +
+                                                                 " heads do not divide a hidden size of " +
+                                                                 text(c.hidden) + " into even head sizes");
+  require(c.heads % c.kv_heads == 0,
+          text(c.kv_heads) + " key-value heads do not divide " + text(c.heads) + " heads");
+  require(c.top_k >= 1 && c.top_k <= c.experts && c.top_k <= 16,
+          "top-k is " + text(c.top_k) + ", expected 1 to the smaller of 16 and " + text(c.experts) +
+              " experts");
+  require(g.ranks >= 1 && g.expert_parallel >= 1 && g.ranks % g.expert_parallel == 0,
+          "expert groups of " + text(g.expert_parallel) + " do not divide " + text(g.ranks) + " ranks");
+  require(c.experts % g.expert_parallel == 0,
+          text(c.experts) + " experts do not divide over expert groups of " + text(g.expert_parallel));
+}
+
+} // namespace moe

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which tensors a rank holds and where they lie: pure arithmetic. Parameters form two flat groups, since they
+// are reduced over different ranks: `shared` ones are on every rank, `expert` ones on one rank of each expert
+// group. Names are those of the published Mixtral-8x7B files.
+#pragma once
+
+#include "model_config.hpp"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace moe {
+
+struct parameter {
+  std::string name;
+  index_t rows = 1, cols = 1; // a vector has one row
+  bool vector = false;
+  index_t offset = 0; // elements from the start of its group
+
+  index_t elements() const { return rows * cols; }
+  std::vector<std::int64_t> shape() const {
+    return vector ? std::vector<std::int64_t>{cols} : std::vector<std::int64_t>{rows, cols};
+  }
+};
+
+// The tensors of one group, one after the other.
+class parameter_group {
+ public:
+  int add(std::string name, index_t rows, index_t cols, bool vector = false) {
+    all_.push_back({std::move(name), rows, cols, vector, elements_});
+    elements_ += rows * cols;
+    return static_cast<int>(all_.size()) - 1;
+  }
+  const parameter& operator[](int i) const { return all_[static_cast<std::size_t>(i)]; }
+  const std::vector<parameter>& all() const { return all_; }
+  index_t elements() const { return elements_; }
+
+ private:
+  std::vector<parameter> all_;
+  index_t elements_ = 0;
+};
+
+// Positions of a layer's tensors in their groups.
+struct layer_parameters {
+  int input_norm, query, key, value, output, post_norm, router; // shared
+  std::vector<int> gate, up, down;                              // expert: w1, w3, w2 of the local experts
+};
+
+struct parameter_layout {
+  parameter_group shared, expert;
+  int embedding = 0, final_norm = 0, head = 0;
+  std::vector<layer_parameters> layers;
+
+  // The tensors of the rank at place `expert_rank` of its expert group.
+  parameter_layout(const model_config& c, const rank_grid& g, int expert_rank) {
+    check(c, g);
+    const index_t queries = c.heads * c.head_size(), keys = c.kv_heads * c.head_size();
+    const index_t local = c.experts / g.expert_parallel;
+    embedding = shared.add("model.embed_tokens.weight", c.vocabulary, c.hidden);
+    for (index_t l = 0; l < c.layers; ++l) {
+      const std::string at = "model.layers." + std::to_string(l) + ".";
+      layer_parameters p;
+      p.input_norm = shared.add(at + "input_layernorm.weight", 1, c.hidden, true);
+      p.query = shared.add(at + "self_attn.q_proj.weight", queries, c.hidden);
+      p.key = shared.add(at + "self_attn.k_proj.weight", keys, c.hidden);
+      p.value = shared.add(at + "self_attn.v_proj.weight", keys, c.hidden);
+      p.output = shared.add(at + "self_attn.o_proj.weight", c.hidden, queries);
+      p.post_norm = shared.add(at + "post_attention_layernorm.weight", 1, c.hidden, true);
+      p.router = shared.add(at + "block_sparse_moe.gate.weight", c.experts, c.hidden);
+      for (index_t e = local * expert_rank; e < local * (expert_rank + 1); ++e) {
+        const std::string expert_at = at + "block_sparse_moe.experts." + std::to_string(e) + ".";
+        p.gate.push_back(expert.add(expert_at + "w1.weight", c.intermediate, c.hidden));
+        p.down.push_back(expert.add(expert_at + "w2.weight", c.hidden, c.intermediate));
+        p.up.push_back(expert.add(expert_at + "w3.weight", c.intermediate, c.hidden));
+      }
+      layers.push_back(std::move(p));
+    }
+    final_norm = shared.add("model.norm.weight", 1, c.hidden, true);
+    head = c.tied ? embedding : shared.add("lm_head.weight", c.vocabulary, c.hidden);
+  }
+};
+
+} // namespace moe

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weights and gradients of one rank: two flat buffers of each, cut into tensors by the layout. Weights are in
+// the compute type T; gradients are fp32 and accumulate over micro-batches.
+#pragma once
+
+#include "parameter_layout.hpp"
+
+#include <plateau/access.hpp>
+#include <plateau/kernels.hpp>
+#include <plateau/resource.hpp>
+#include <plateau/team.hpp>
+#include <plateau/view.hpp>
+
+#include <span>
+#include <vector>
+
+namespace moe {
+
+namespace pl = plateau;
+
+// The weights (T) or gradients (float) of one layer, as views.
+template <class T> struct layer_tensors {
+  pl::view<T> input_norm, post_norm; // (hidden)
+  pl::tile<T> query, key, value,
+      output;         // (heads * head_size, hidden) three times; (hidden, heads * head_size)
+  pl::tile<T> router; // (experts, hidden)
+  std::vector<pl::tile<T>> gate, up,
+      down; // per local expert (intermediate, hidden) twice; (hidden, intermediate)
+};
+
+// One set of tensors in two flat buffers.
+template <class Backend, class T> class tensor_set {
+ public:
+  tensor_set(Backend& backend, const parameter_layout& layout, pl::tag t)
+      : layout_(&layout), shared_(backend.device(), layout.shared.elements(), t),
+        expert_(backend.device(), layout.expert.elements(), t) {
+    for (const layer_parameters& p : layout.layers) {
+      layer_tensors<T> l{vector(p.input_norm),
+                         vector(p.post_norm),
+                         shared(p.query),
+                         shared(p.key),
+                         shared(p.value),
+                         shared(p.output),
+                         shared(p.router),
+                         {},
+                         {},
+                         {}};
+      for (std::size_t e = 0; e < p.gate.size(); ++e) {
+        l.gate.push_back(expert(p.gate[e]));
+        l.up.push_back(expert(p.up[e]));
+        l.down.push_back(expert(p.down[e]));
+      }
+      layers_.push_back(std::move(l));
+    }
+  }
+
+  pl::view<T> shared() const { return shared_.all(); }
+  pl::view<T> expert() const { return expert_.all(); }
+  const layer_tensors<T>& layer(index_t l) const { return layers_[static_cast<std::size_t>(l)]; }
+  pl::tile<T> embedding() const { return shared(layout_->embedding); }
+  pl::view<T> final_norm() const { return vector(layout_->final_norm); }
+  pl::tile<T> head() const { return shared(layout_->head); }
+  pl::view<T> of(const parameter_group& group, const parameter& p) const {
+    return (&group == &layout_->shared ? shared_ : expert_).all().sub(p.offset, p.elements());
+  }
+
+ private:
+  pl::tile<T> shared(int i) const { return matrix(shared_, layout_->shared[i]); }
+  pl::tile<T> expert(int i) const { return matrix(expert_, layout_->expert[i]); }
+  pl::view<T> vector(int i) const {
+    const parameter& p = layout_->shared[i];
+    return shared_.all().sub(p.offset, p.cols);
+  }
+  static pl::tile<T> matrix(const pl::device_buffer<T, Backend>& from, const parameter& p) {
+    return pl::as_matrix(from.all().sub(p.offset, p.elements()), p.rows, p.cols);
+  }
+
+  const parameter_layout* layout_;
+  pl::device_buffer<T, Backend> shared_, expert_;
+  std::vector<layer_tensors<T>> layers_;
+};
+
+} // namespace moe

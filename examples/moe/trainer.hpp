@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank's part of training: which sequences of a step are its own, the step itself, the held-out loss. A
+// step is the same whatever the number of ranks, but for the order of floating-point sums.
+#pragma once
+
+#include "expert_watch.hpp"
+#include "model.hpp"
+#include "optimizer_on_device.hpp"
+#include "token_sampler.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <vector>
+
+namespace moe {
+
+struct training_settings {
+  adamw_settings adamw;
+  index_t context = 128;
+  index_t batch = 16;     // sequences of a step, over all ranks and micro-batches
+  index_t accumulate = 1; // micro-batches of a step
+  std::int64_t steps = 100, warmup = 10;
+  double learning_rate = 3e-3; // the highest
+  double final_share = 0.1;    // of it, at the last step
+
+  // Linear warm-up, then a cosine (Loshchilov & Hutter 2017). `step` counts from 0.
+  double rate(std::int64_t step) const {
+    if (step < warmup) return learning_rate * static_cast<double>(step + 1) / static_cast<double>(warmup);
+    const double along =
+        static_cast<double>(step - warmup) / static_cast<double>(std::max<std::int64_t>(1, steps - warmup));
+    const double low = learning_rate * final_share;
+    return low + 0.5 * (learning_rate - low) * (1 + std::cos(std::numbers::pi * std::min(1.0, along)));
+  }
+  // Sequences of one rank in one micro-batch, at most.
+  batch_limits limits(int ranks) const {
+    const index_t micro = (batch + accumulate - 1) / accumulate;
+    return {(micro + ranks - 1) / ranks, context};
+  }
+};
+
+struct step_outcome {
+  double loss = 0; // mean over the tokens of the step on all ranks, with the balance loss
+  double gradient_norm = 0;
+  std::vector<expert_load> loads; // routed rows over all ranks
+};
+
+template <class Backend, class Communicator, class T> class trainer {
+ public:
+  using model_type = moe::model<Backend, Communicator, T>;
+  using optimizer_type = optimizer_on_device<Backend, Communicator, T>;
+  using stream_type = typename Backend::stream;
+
+  // Collective: all ranks reserve, then all agree (collective_error on every rank otherwise). `backend` and
+  // `world` must outlive it.
+  trainer(Backend& backend, Communicator& world, const model_config& c, const rank_grid& g,
+          const training_settings& settings, const forced_routing* forced = nullptr)
+      : backend_(&backend), world_(&world), grid_(g), settings_(settings),
+        group_(world.split(world.rank() / g.expert_parallel, world.rank())),
+        replicas_(world.split(world.rank() % g.expert_parallel, world.rank())),
+        model_(backend, world, group_, c, g, settings.limits(g.ranks), forced),
+        optimizer_(backend, world, group_, replicas_, model_.layout(), model_.weights(), settings.adamw),
+        pinned_(backend.pinned(), 3, pl::tag::other), pinned_norm_(backend.pinned(), 1, pl::tag::other),
+        stream_(backend.make_stream("main")) {}
+
+  model_type& model() { return model_; }
+  optimizer_type& optimizer() { return optimizer_; }
+  stream_type& stream() { return stream_; }
+  Backend& backend() { return *backend_; }
+  Communicator& world() { return *world_; }
+  const rank_grid& grid() const { return grid_; }
+
+  // Random weights, the same for every number of ranks; zero moments.
+  void initialise(std::uint64_t seed) {
+    const double hidden = static_cast<double>(model_.config().hidden);
+    const auto deep = static_cast<float>(
+        0.5 / std::sqrt(2.0 * static_cast<double>(std::max<index_t>(1, model_.config().layers))));
+    for (const parameter_group* group : {&model_.layout().shared, &model_.layout().expert})
+      for (const parameter& p : group->all()) {
+        const bool onto_residual = p.name.ends_with("o_proj.weight") || p.name.ends_with("w2.weight");
+        const double fan_in = p.name == "model.embed_tokens.weight" ? hidden : static_cast<double>(p.cols);
+        random_weights kernel{seed_of(seed, p.name), 0, static_cast<float>(1.0 / std::sqrt(fan_in))};
+        if (onto_residual) kernel.deviation *= deep;
+        if (p.name == "model.embed_tokens.weight" || p.name == "lm_head.weight") kernel.deviation *= 0.5F;
+        if (p.vector) kernel = {0, 1, 0};
+        backend_->launch(stream_, pl::elements{p.elements()}, kernel, pl::out(optimizer_.master(*group, p)));
+      }
+    optimizer_.publish(stream_);
+    optimizer_.reset(stream_);
+  }
+
+  // Step `step` (from 0) of the schedule, on its own sequences of the sampler's. Collective.
+  step_outcome run_step(const token_sampler& sampler, std::int64_t step) {
+    model_.begin_step(stream_);
+    const auto& c = model_.config();
+    std::vector<std::int64_t> report(static_cast<std::size_t>(1 + c.layers * c.experts));
+    for (index_t micro = 0; micro < settings_.accumulate; ++micro) {
+      model_.forward_backward(stream_, part_of(sampler, step, micro));
+      add_own_routes(report);
+    }
+    phase("update");
+    optimizer_.update(stream_, model_.gradients(), settings_.rate(step), step + 1);
+    const losses sums = fetch_losses();
+    report[0] = std::bit_cast<std::int64_t>(sums.tokens);
+    std::vector<std::int64_t> all(report.size() * static_cast<std::size_t>(world_->size()));
+    world_->host_exchange(report, all, "step report");
+    phase("between steps");
+    return outcome(all, report.size(), sums);
+  }
+
+  // The mean loss over the sampler's held-out sequences. Collective.
+  double held_out_loss(const token_sampler& sampler) {
+    const index_t sequences = sampler.held_out_sequences(), ranks = world_->size();
+    const index_t per_rank = settings_.limits(grid_.ranks).sequences, round = per_rank * ranks;
+    model_.begin_step(stream_);
+    for (index_t first = 0; first < sequences; first += round) {
+      const index_t count = std::min(round, sequences - first);
+      micro_batch batch = share_of(first, count, [&](index_t i) { return sampler.held_out(i); });
+      model_.forward_only(stream_, std::move(batch));
+    }
+    const double mine = fetch_losses().tokens;
+    const double total = sum_over_ranks(mine);
+    return total / static_cast<double>(sequences * settings_.context);
+  }
+
+ private:
+  struct losses {
+    double tokens, balance;
+    float norm;
+  };
+
+  void phase(const char* name) {
+    backend_->device().meter().phase(name);
+    backend_->pinned().meter().phase(name);
+  }
+  static std::uint64_t seed_of(std::uint64_t seed, const std::string& name) {
+    std::uint64_t hash = 0xcbf29ce484222325U ^ (seed * 0x9e3779b97f4a7c15U); // FNV-1a
+    for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+    return hash;
+  }
+
+  // This rank's share of `count` sequences from `first` on, as even as it goes; `sequence(i)` gives one.
+  template <class F> micro_batch share_of(index_t first, index_t count, F sequence) const {
+    const index_t ranks = world_->size(), rank = world_->rank();
+    const index_t begin = first + count * rank / ranks, end = first + count * (rank + 1) / ranks;
+    micro_batch batch;
+    for (index_t i = begin; i < end; ++i) batch.sequences.push_back(sequence(i));
+    batch.context = settings_.context;
+    batch.first_token = begin * settings_.context;
+    batch.group_tokens = count * settings_.context;
+    batch.step_tokens = settings_.batch * settings_.context;
+    return batch;
+  }
+  micro_batch part_of(const token_sampler& sampler, std::int64_t step, index_t micro) const {
+    const index_t first = settings_.batch * micro / settings_.accumulate;
+    const index_t last = settings_.batch * (micro + 1) / settings_.accumulate;
+    return share_of(first, last - first, [&](index_t i) { return sampler.sequence(step, i); });
+  }
+
+  // The routes of this rank's own tokens, by layer and expert, behind the loss in the report.
+  void add_own_routes(std::vector<std::int64_t>& report) const {
+    const auto& c = model_.config();
+    for (index_t l = 0; l < c.layers; ++l)
+      for (index_t e = 0; e < c.experts; ++e)
+        report[static_cast<std::size_t>(1 + l * c.experts + e)] +=
+            model_.routed()[static_cast<std::size_t>(l)]
+                           [static_cast<std::size_t>(group_.rank() * c.experts + e)];
+  }
+  losses fetch_losses() {
+    backend_->copy(stream_, pl::in(model_.loss_sums()), pl::out(pinned_.all().sub(0, 2)));
+    backend_->copy(stream_, pl::in(optimizer_.gradient_norm()), pl::out(pinned_norm_.all()));
+    const auto done = backend_->record(stream_);
+    double sums[2];
+    float norm[1];
+    backend_->fetch(done, pl::in(pinned_.all().sub(0, 2)), sums, "loss sums", 0.0);
+    backend_->fetch(done, pl::in(pinned_norm_.all()), norm, "gradient norm", 0.0F);
+    return {sums[0], sums[1], norm[0]};
+  }
+  double sum_over_ranks(double mine) {
+    const std::int64_t bits[1] = {std::bit_cast<std::int64_t>(mine)};
+    std::vector<std::int64_t> all(static_cast<std::size_t>(world_->size()));
+    world_->host_exchange(bits, all, "loss");
+    double total = 0;
+    for (const std::int64_t each : all) total += std::bit_cast<double>(each);
+    return total;
+  }
+  step_outcome outcome(const std::vector<std::int64_t>& all, std::size_t stride, const losses& sums) const {
+    const auto& c = model_.config();
+    step_outcome out;
+    double tokens = 0;
+    for (std::size_t r = 0; r < all.size(); r += stride) tokens += std::bit_cast<double>(all[r]);
+    out.loss = tokens / static_cast<double>(settings_.batch * settings_.context) + sums.balance;
+    out.gradient_norm = static_cast<double>(sums.norm);
+    for (index_t l = 0; l < c.layers; ++l) {
+      expert_load load{l, std::vector<std::int64_t>(static_cast<std::size_t>(c.experts))};
+      for (std::size_t r = 0; r < all.size(); r += stride)
+        for (index_t e = 0; e < c.experts; ++e)
+          load.rows[static_cast<std::size_t>(e)] += all[r + static_cast<std::size_t>(1 + l * c.experts + e)];
+      out.loads.push_back(std::move(load));
+    }
+    return out;
+  }
+
+  Backend* backend_;
+  Communicator* world_;
+  rank_grid grid_;
+  training_settings settings_;
+  Communicator group_, replicas_; // the expert group; the ranks that hold the same experts
+  model_type model_;
+  optimizer_type optimizer_;
+  pl::pinned_buffer<double, Backend> pinned_;
+  pl::pinned_buffer<float, Backend> pinned_norm_;
+  stream_type stream_; // the last member: it must have ended before the memory that it uses goes
+};
+
+} // namespace moe
