@@ -163,6 +163,16 @@ TEST_CASE("what one member throws ends the others and reaches the caller") {
                        std::out_of_range);
 }
 
+TEST_CASE("the runner takes both grids") {
+  const pl::host::wide_runner run;
+  std::vector<float> x{3.0f, 4.0f, 5.0f};
+  run(pl::elements{2}, square_element{}, x.data());
+  CHECK(x == std::vector<float>{9.0f, 16.0f, 5.0f});
+  std::vector<moments> all(1);
+  run(pl::rows{1}, gather_moments{}, x.data(), all.data(), pl::index_t{3});
+  CHECK(all[0].sum == 30.0);
+}
+
 TEST_CASE("element kernels over threads") {
   std::vector<float> x(100);
   std::iota(x.begin(), x.end(), 0.0f);

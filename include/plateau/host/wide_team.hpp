@@ -13,12 +13,12 @@
 #include <plateau/config.hpp>
 #include <plateau/team.hpp>
 
+#include <array>
+#include <atomic>
 #include <cmath>
-#include <condition_variable>
 #include <cstddef>
 #include <cstring>
 #include <exception>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -42,35 +42,33 @@ struct wide_step {
   index_t row = 0;
 };
 
+// Atomics and no mutex: a member that leaves late would lock the mutex after others who have already arrived
+// at the next barrier, and be ordered behind writes of theirs that race with its own; the sanitizer would see
+// no race.
 class wide_barrier {
  public:
-  // Returns when every member has arrived with the same step. A different one fails the team.
-  void arrive(wide_step step) {
-    std::unique_lock lock(mutex_);
-    if (stopped_) throw wide_team_stopped{};
-    if (waiting_ == 0)
-      step_ = step;
-    else if (std::strcmp(step_.call, step.call) != 0 || step_.n != step.n || step_.row != step.row)
-      throw std::logic_error("plateau wide team: members made different calls: one " + describe(step_) +
-                             ", another " + describe(step) +
-                             "; every member must make the same team calls in the same order");
-    if (++waiting_ == wide_team_size) {
-      waiting_ = 0;
-      ++turn_;
-      turned_.notify_all();
-      return;
+  // Returns when every member has arrived. The last one compares the steps; different ones fail the team.
+  void arrive(index_t rank, wide_step step) {
+    steps_[static_cast<std::size_t>(rank)] = step;
+    const index_t turn = turn_.load(std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == wide_team_size) {
+      for (const wide_step& other : steps_)
+        if (std::strcmp(other.call, step.call) != 0 || other.n != step.n || other.row != step.row)
+          throw std::logic_error("plateau wide team: members made different calls: one " + describe(step) +
+                                 ", another " + describe(other) +
+                                 "; every member must make the same team calls in the same order");
+      arrived_.store(0, std::memory_order_relaxed);
+      turn_.store(turn + 1, std::memory_order_release);
     }
-    const index_t mine = turn_;
-    turned_.wait(lock, [&] { return turn_ != mine || stopped_; });
-    if (turn_ == mine) throw wide_team_stopped{};
+    while (turn_.load(std::memory_order_acquire) == turn) {
+      if (stopped_.load(std::memory_order_relaxed)) throw wide_team_stopped{};
+      std::this_thread::yield();
+    }
   }
 
   // Releases every waiting member, and keeps the first cause.
   void stop(std::exception_ptr cause) {
-    const std::lock_guard lock(mutex_);
-    if (!stopped_) cause_ = std::move(cause);
-    stopped_ = true;
-    turned_.notify_all();
+    if (!stopped_.exchange(true)) cause_ = std::move(cause);
   }
 
   // After all members have ended.
@@ -82,12 +80,10 @@ class wide_barrier {
            std::to_string(step.row);
   }
 
-  std::mutex mutex_;
-  std::condition_variable turned_;
-  wide_step step_;
-  index_t waiting_ = 0;
-  index_t turn_ = 0;
-  bool stopped_ = false;
+  std::array<wide_step, static_cast<std::size_t>(wide_team_size)> steps_;
+  std::atomic<index_t> arrived_{0};
+  std::atomic<index_t> turn_{0};
+  std::atomic<bool> stopped_{false};
   std::exception_ptr cause_;
 };
 
@@ -155,7 +151,7 @@ class wide_team {
   void end_row() { barrier("the end of the kernel", 0); }
 
  private:
-  void barrier(const char* call, index_t n) { state_->barrier.arrive({call, n, row_}); }
+  void barrier(const char* call, index_t n) { state_->barrier.arrive(rank_, {call, n, row_}); }
 
   detail::wide_team_state* state_;
   index_t rank_;
@@ -210,6 +206,18 @@ void run_elements_wide(index_t first, index_t last, Kernel kernel, Args... args)
     for (index_t i = first + rank; i < last; i += wide_team_size) kernel(i, args...);
   });
 }
+
+// A runner for the host backend: every launch runs wide, row and element kernels alike.
+struct wide_runner {
+  template <class Kernel, class... Args>
+  void operator()(elements grid, const Kernel& kernel, Args... args) const {
+    run_elements_wide(index_t{0}, grid.n, kernel, args...);
+  }
+  template <class Kernel, class... Args>
+  void operator()(rows grid, const Kernel& kernel, Args... args) const {
+    run_rows_wide(index_t{0}, grid.n, kernel, args...);
+  }
+};
 
 } // namespace host
 
