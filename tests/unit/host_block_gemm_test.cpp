@@ -29,7 +29,7 @@ template <class A, class B, class C> void check_rows_alone(index_t n, index_t k)
     for (const transpose op_a : both_ways)
       for (const transpose op_b : both_ways) {
         const index_t m = 61;
-        INFO(n << " columns, " << k << " terms, " << pl::cpu_level_name(level));
+        INFO(n << " columns, " << k << " terms, " << std::string(pl::cpu_level_name(level)));
         const matrix<A> a = operand<A>(op_a, m, k, 4);
         const matrix<B> b = operand<B>(op_b, k, n, 5);
         matrix<C> before(m, n), together(m, n);
@@ -64,7 +64,7 @@ TEST_CASE("a row has the same bits alone and among any others") {
 TEST_CASE("an element has the same bits however many columns there are and however operands are stored") {
   const index_t m = 40, n = 545, k = 530;
   for (const pl::cpu_level level : levels_here()) {
-    INFO(pl::cpu_level_name(level));
+    INFO(std::string(pl::cpu_level_name(level)));
     matrix<float> a(m, k), b(k, n), a_turned(k, m), b_turned(n, k), c(m, n), narrow(m, 7);
     a.randomize(7);
     b.randomize(8);
@@ -99,7 +99,7 @@ TEST_CASE("an element has the same bits however many columns there are and howev
 TEST_CASE("narrow operands are their float values, and a narrow C is the float C rounded once") {
   const index_t m = 50, n = 70, k = 1000;
   for (const pl::cpu_level level : levels_here()) {
-    INFO(pl::cpu_level_name(level));
+    INFO(std::string(pl::cpu_level_name(level)));
     matrix<pl::bfloat16> a(m, k), b(n, k), c(m, n);
     a.randomize(9);
     b.randomize(10);
@@ -123,4 +123,20 @@ TEST_CASE("narrow operands are their float values, and a narrow C is the float C
     CHECK(same);
     CHECK(rounded);
   }
+}
+
+TEST_CASE("levels with fused multiply-add give the same bits") {
+  if (!pl::cpu_supports(pl::cpu_level::avx512)) return;
+  const index_t m = 30, n = 50, k = 600;
+  const matrix<float> a = operand<float>(transpose::no, m, k, 12),
+                      b = operand<float>(transpose::no, k, n, 13);
+  matrix<float> c(m, n), d(m, n);
+  d.fill(0.25f);
+  c = d;
+  run<gemm>(transpose::no, transpose::no, m, n, k, 0.3f, a, b, 0.7f, c, pl::cpu_level::avx2);
+  run<gemm>(transpose::no, transpose::no, m, n, k, 0.3f, a, b, 0.7f, d, pl::cpu_level::avx512);
+  bool same = true;
+  for (index_t i = 0; i < m; ++i)
+    for (index_t j = 0; j < n; ++j) same = same && same_bits(c.at(i, j), d.at(i, j));
+  CHECK(same);
 }

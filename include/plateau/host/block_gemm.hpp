@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The GEMM that the host backend has built in: row-major C = alpha op(A) op(B) + beta C with float
-// accumulation over the whole depth, one rounding at the end, and packing buffers of at most 2.5 MiB in the
-// caller's scratch. Sums run over depth in blocks of 256, in order, and depend on nothing else: an element
-// has the same bits whatever the number of rows and columns, wherever it stands, and whether operands are
-// stored transposed; a bfloat16 or half C is the float C rounded once, and bfloat16 or half operands give the
-// bits of the same values widened beforehand.
+// accumulation over the whole depth, one rounding at the end, and packing buffers of at most 1.5 MiB in the
+// caller's scratch. Sums run over depth in order, in blocks of 256 that are added in order, and depend on
+// nothing else: at one CPU level an element has the same bits whatever the number of rows and columns,
+// wherever it stands, and however operands are stored. A bfloat16 or half C is the float C rounded once;
+// bfloat16 or half operands give the bits of the same values as floats. The levels with fused multiply-add
+// agree with each other, the baseline differs from them in the last places.
 #pragma once
 
 #include <plateau/gemm.hpp>
@@ -23,7 +24,7 @@ inline constexpr index_t depth_block = 256;  // 12 KiB of A's panel: stays in th
 inline constexpr index_t column_block = 512; // x depth_block: 512 KiB of B, half of a second-level cache
 inline constexpr index_t row_block = 480;    // rows that accumulate in scratch when C is narrower than float
 inline constexpr index_t in_place_rows =
-    36; // up to here columns are read where they are stored when they can be
+    36; // up to here columns are read where they are stored, if they can be
 
 // How a product is cut, and its scratch in floats, in this order: columns, rows, sums. Nothing here changes
 // an element's bits, only the speed, so it may depend on m. Scratch grows with m, n and k.
@@ -133,7 +134,8 @@ struct block_gemm {
 
   // C (m, n; ldc) = alpha op(A) op(B) + beta C. op(A) (m, k): A has rows of lda elements; op(B) (k, n): rows
   // of ldb. Reads no C where beta is 0, and neither A nor B where alpha or k is 0. Runs on the calling
-  // thread, allocates nothing, throws nothing; calls may run at the same time on different scratch.
+  // thread, which `level` must suit, allocates nothing, throws nothing; calls may run at the same time on
+  // different scratch.
   template <class A, class B, class C>
   static void run(transpose op_a, transpose op_b, index_t m, index_t n, index_t k, float alpha, const A* a,
                   index_t lda, const B* b, index_t ldb, float beta, C* c, index_t ldc, void* scratch,

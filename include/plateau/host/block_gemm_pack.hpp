@@ -8,6 +8,7 @@
 
 #include <plateau/host/block_gemm_kernel.hpp>
 #include <plateau/scalar.hpp>
+#include <plateau/team.hpp>
 
 #include <type_traits>
 
@@ -112,19 +113,32 @@ template <class T> inline void store_line(strided<T> to, index_t columns, const 
     for (index_t l = 0; l < columns; ++l) to.data[l * to.along] = narrow<T>(line[l]);
 }
 
-// to = alpha * sums + beta * from, for one panel; `from` is not read where beta is 0.
+// to = alpha * sums + beta * from, for one panel; `from` is not read where beta is 0. Which of the two
+// products is fused with the addition must not depend on From and To: g++ treats one expression one way,
+// clang must leave both apart, as it inlines some of the instances into a function with fused multiply-add
+// and others not.
 template <class From, class To>
 inline void combine(index_t rows, index_t columns, const float* sums, float alpha, float beta,
                     strided<const From> from, strided<To> to) {
+#if defined(__clang__)
+#pragma clang fp contract(off)
+#endif
   alignas(64) float line[panel_columns];
+  const bool full = columns == panel_columns && from.along == 1 && to.along == 1;
   for (index_t i = 0; i < rows; ++i, sums += panel_columns, from.data += from.across, to.data += to.across) {
+    const float* before = line;
+    float* after = line;
+    if constexpr (std::is_same_v<To, float>) after = full ? to.data : line;
     if (beta != 0.0f) {
-      load_line<From>({from.data, 0, from.along}, columns, line);
-      for (index_t l = 0; l < panel_columns; ++l) line[l] = alpha * sums[l] + beta * line[l];
+      if constexpr (std::is_same_v<From, float>) before = full ? from.data : line;
+      if (before == line) load_line<From>({from.data, 0, from.along}, columns, line);
+      PLATEAU_INDEPENDENT
+      for (index_t l = 0; l < panel_columns; ++l) after[l] = alpha * sums[l] + beta * before[l];
     } else {
-      for (index_t l = 0; l < panel_columns; ++l) line[l] = alpha * sums[l];
+      PLATEAU_INDEPENDENT
+      for (index_t l = 0; l < panel_columns; ++l) after[l] = alpha * sums[l];
     }
-    store_line<To>({to.data, 0, to.along}, columns, line);
+    if (after == line) store_line<To>({to.data, 0, to.along}, columns, line);
   }
 }
 
