@@ -64,13 +64,10 @@ class thread_world {
     record_->await(lock, mine.wake, here, [&] { return mine.ended == call.index; });
     here.posted = true;
     const posting visible{lock, mine, call};
-    for (const posted_send& s : call.sends) {
-      seat& peer = seat_of(s.peer);
-      if (peer.ended > call.index ||
-          (peer.now != nullptr && peer.now->index == call.index && peer.now->received))
-        unexpected(lock, call.rank, call, s);
-      if (peer.now != nullptr) peer.wake.notify_all();
-    }
+    for (const posted_send& s : call.sends)
+      if (seat_of(s.peer).finished_receiving(call.index)) unexpected(lock, call.rank, call, s);
+    for (seat& peer : seats_)
+      if (peer.awaits(call)) peer.wake.notify_all();
     for (std::size_t left = call.receives.size(); left != 0;) {
       const int peer = next_ready(call);
       if (peer >= 0)
@@ -80,7 +77,7 @@ class thread_world {
       if (record_->aborted()) record_->raise(lock, origin(call.rank));
     }
     for (const seat& peer : seats_)
-      if (peer.now != nullptr && peer.now->index == call.index)
+      if (peer.in(call.index))
         for (const posted_send& s : peer.now->sends)
           if (s.peer == call.rank && !s.taken) unexpected(lock, call.rank, *peer.now, s);
     call.received = true;
@@ -118,6 +115,18 @@ class thread_world {
     std::condition_variable wake;
     exchange_call* now = nullptr; // the exchange that this rank is in
     std::uint64_t ended = 0;      // its exchanges that have ended
+
+    bool in(std::uint64_t index) const { return now != nullptr && now->index == index; }
+    bool finished_receiving(std::uint64_t index) const {
+      return ended > index || (in(index) && now->received);
+    }
+    // Asleep until `call` can be seen, whether or not there is something for it in there.
+    bool awaits(const exchange_call& call) const {
+      if (!in(call.index) || now->received) return false;
+      for (const posted_receive& r : now->receives)
+        if (r.peer == call.rank) return true;
+      return false;
+    }
   };
   struct offspring {
     std::uint64_t sequence;
@@ -162,8 +171,7 @@ class thread_world {
   int next_ready(const exchange_call& call) {
     for (const posted_receive& r : call.receives) {
       const seat& peer = seat_of(r.peer);
-      if (!r.copied && ((peer.now != nullptr && peer.ended == call.index) || peer.ended > call.index))
-        return r.peer;
+      if (!r.copied && (peer.in(call.index) || peer.ended > call.index)) return r.peer;
     }
     return -1;
   }
