@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
 namespace pl = plateau;
@@ -84,7 +85,7 @@ constexpr std::uint32_t stride = 1009; // prime: 4.3 million points a function a
 
 TEST_CASE("exp: 2 ulp where normal, 2^-126 below, at every CPU level") {
   for (const pl::cpu_level level : levels_here()) {
-    CAPTURE(pl::cpu_level_name(level));
+    CAPTURE(std::string(pl::cpu_level_name(level)));
     const errors found = sweep<take_exp>(level, stride, [](double x) { return std::exp(x); });
     CHECK(found.worst_ulp <= 2.0);
     CHECK(found.worst_below_normal <= 0x1p-126);
@@ -94,7 +95,7 @@ TEST_CASE("exp: 2 ulp where normal, 2^-126 below, at every CPU level") {
 
 TEST_CASE("sqrt: 1 ulp, and rsqrt: 2 ulp, subnormals included, at every CPU level") {
   for (const pl::cpu_level level : levels_here()) {
-    CAPTURE(pl::cpu_level_name(level));
+    CAPTURE(std::string(pl::cpu_level_name(level)));
     const errors root = sweep<take_sqrt>(level, stride, [](double x) { return std::sqrt(x); });
     CHECK(root.worst_ulp <= 1.0);
     CHECK(root.wrong_special == 0);
@@ -107,7 +108,7 @@ TEST_CASE("sqrt: 1 ulp, and rsqrt: 2 ulp, subnormals included, at every CPU leve
 
 TEST_CASE("exp at and around its limits") {
   for (const pl::cpu_level level : levels_here()) {
-    CAPTURE(pl::cpu_level_name(level));
+    CAPTURE(std::string(pl::cpu_level_name(level)));
     const float last_finite = 0x1.62e42ep+6f, first_flushed = -0x1.5d58a2p+6f;
     std::vector<float> x{-infinity,
                          -1e30f,
