@@ -12,6 +12,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 namespace moe_test {
 
@@ -42,7 +43,10 @@ class scratch_folder {
 };
 
 inline void write_file(const std::string& path, const std::string& bytes) {
-  std::ofstream out{path, std::ios::binary | std::ios::trunc};
+  // A new file each time: some file systems flush one that is cut and written again to the disk at once.
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  std::ofstream out{path, std::ios::binary};
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   if (!out.flush()) throw std::runtime_error{"cannot write " + path};
 }
