@@ -5,10 +5,10 @@
 // args...)`, once per row of `rows{n}` by every member of a team. A team is a block or a warp on a GPU and
 // one thread on a CPU.
 //
-//   struct row_norm {                                   // out[r] = 1 / |x[r]|
+//   struct inverse_norm {                               // out[r] = 1 / |x[r]|
 //     template <class Team, class Space>
-//     PLATEAU_HD void operator()(Team& team, index_t r, tile<const float, Space> x, view<float, Space> out)
-//     const {
+//     PLATEAU_HD void operator()(Team& team, index_t r, tile<const float, Space> x,
+//                                view<float, Space> out) const {
 //       const float* row = x.row(r);
 //       const float sum = team.reduce(x.cols, 0.0f, plus{}, [=](index_t i) { return row[i] * row[i]; });
 //       team.once([&] { out[r] = rsqrt(sum); });
@@ -16,19 +16,23 @@
 //   };
 //
 // The rules of kernels:
-// - Calls of an element kernel, calls of a row kernel for different rows, and calls of the function given to
-//   `for_each` or `reduce` are independent: none reads or writes what another one writes. They run in any
-//   order and several at a time, and the compiler is told so. Adding to one location from two of them is an
-//   error.
-// - Every member of a team executes the kernel's body, so outside `for_each` and `once` it may only compute
-// and read.
-// - Every member function ends with a team barrier: what was written before it is seen by all members after
-// it. All
-//   members must therefore make the same calls in the same order; a branch around one depends on common
-//   values only.
-// - The functor is stateless or trivially copyable, arguments arrive by value, and nothing allocates or
-// locks.
-// - Float loops call plateau::exp, sqrt and so on: the standard library's functions do not vectorise.
+//
+// - Calls of an element kernel, of a row kernel for different rows, and of a function given to for_each or
+//   reduce are independent: none reads or writes what another one writes. They run in any order and several
+//   at a time, and the compiler is told so. Adding to one location from two of them is an error.
+//
+// - Every member of a team executes the kernel's body: outside for_each and once it only computes and reads.
+//
+// - Every member function ends with a barrier of the team: what was written before it is seen by all members
+//   after it. So all members make the same calls in the same order, and a branch around a call depends only
+//   on values that all have in common.
+//
+// - The functor is trivially copyable, arguments arrive by value, and nothing allocates or locks.
+//
+// - Float loops call plateau::exp and its like, as the standard library's functions do not vectorise. A
+// square
+//   root per element is best taken with for_each_sqrt: plateau::sqrt works in any loop, and takes four times
+//   as long.
 #pragma once
 
 #include <plateau/config.hpp>

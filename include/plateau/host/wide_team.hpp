@@ -87,13 +87,18 @@ class wide_barrier {
   std::exception_ptr cause_;
 };
 
+// Not std::max_align_t, on a vector of which nvcc 13 breaks down.
+struct alignas(16) wide_unit {
+  unsigned char bytes[16];
+};
+
 // What the members share: the barrier, and storage for one reduction.
 struct wide_team_state {
   wide_barrier barrier;
-  std::vector<std::max_align_t> lanes;
+  std::vector<wide_unit> lanes;
 
   void reserve(std::size_t bytes) {
-    const std::size_t units = (bytes + sizeof(std::max_align_t) - 1) / sizeof(std::max_align_t);
+    const std::size_t units = (bytes + sizeof(wide_unit) - 1) / sizeof(wide_unit);
     if (lanes.size() < units) lanes.resize(units);
   }
 };
@@ -121,7 +126,7 @@ class wide_team {
   template <class T, class Op, class F> T reduce(index_t n, T identity, Op op, F f) {
     static_assert(std::is_trivially_copyable_v<T>,
                   "plateau team: reduce needs a trivially copyable value type");
-    static_assert(alignof(T) <= alignof(std::max_align_t), "plateau wide team: no over-aligned value types");
+    static_assert(alignof(T) <= alignof(detail::wide_unit), "plateau wide team: no over-aligned value types");
     // Its own lanes only, each in order: four neighbours a member.
     constexpr index_t own = team_lanes / wide_team_size;
     T sums[own];
