@@ -10,6 +10,7 @@
 #include <plateau/config.hpp>
 #include <plateau/view.hpp>
 
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -83,6 +84,16 @@ template <class T> PLATEAU_HD constexpr T unwrap(const T& value) {
 }
 template <class A> using unwrapped = decltype(unwrap(std::declval<const A&>()));
 
+// The place of a call, for errors; empty where nobody knows.
+struct source_line {
+  const char* file = "";
+  int line = 0;
+
+  std::string text() const {
+    return *file == '\0' ? std::string() : std::string(" at ") + file + ":" + std::to_string(line);
+  }
+};
+
 // A stream and the place of the call: made by implicit conversion at each operation, so that errors, traces
 // and the order check can name the line. (std::source_location is missing in clang 14.)
 template <class Stream> struct on {
@@ -92,6 +103,7 @@ template <class Stream> struct on {
 
   constexpr on(Stream& s, const char* at_file = __builtin_FILE(), int at_line = __builtin_LINE())
       : stream(s), file(at_file), line(at_line) {}
+  constexpr source_line place() const { return {file, line}; }
 };
 
 } // namespace plateau::inline v0

@@ -16,16 +16,20 @@ template <class B> constexpr bool check_backend() {
                                  "constructible), device_memory and host_memory");
   if constexpr (probe::types<B>) {
     static_assert(
-        memory_resource<typename B::device_memory>,
-        "plateau backend: device_memory needs a type space, void* allocate(bytes, alignment, tag) and "
-        "deallocate(p, bytes, alignment, tag) noexcept");
+        metered_resource<typename B::device_memory>,
+        "plateau backend: device_memory needs a type space, void* allocate(bytes, alignment, tag), "
+        "deallocate(p, bytes, "
+        "alignment, tag) noexcept, meter& meter() and retire(p, bytes) noexcept: plateau::metered<R> has the "
+        "last two");
     static_assert(
-        memory_resource<typename B::host_memory>,
-        "plateau backend: host_memory needs a type space, void* allocate(bytes, alignment, tag) and "
-        "deallocate(p, bytes, alignment, tag) noexcept");
+        metered_resource<typename B::host_memory>,
+        "plateau backend: host_memory needs a type space, void* allocate(bytes, alignment, tag), "
+        "deallocate(p, bytes, "
+        "alignment, tag) noexcept, meter& meter() and retire(p, bytes) noexcept: plateau::metered<R> has the "
+        "last two");
     static_assert(probe::resources<B>,
-                  "plateau backend: needs device_memory& device(), host_memory& pinned() and "
-                  "adopt(const void*, bytes, stream&)");
+                  "plateau backend: needs device_memory& device() of device_space, host_memory& pinned() of "
+                  "host_space and adopt(const void*, bytes, stream&)");
     static_assert(probe::streams<B>, "plateau backend: needs stream make_stream(const char* name)");
     static_assert(probe::records<B>, "plateau backend: needs event record(stream&)");
     static_assert(probe::waits<B>,

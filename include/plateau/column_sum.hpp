@@ -62,9 +62,9 @@ void column_sum(Backend& backend, on<typename Backend::stream> s, arg<tile<const
   const index_t row_count = x.v.rows, columns = x.v.cols;
   if (sums.v.n != columns)
     throw config_error("plateau: column_sum: " + std::to_string(columns) + " columns into " +
-                       std::to_string(sums.v.n) + " sums");
+                       std::to_string(sums.v.n) + " sums" + s.place().text());
   if (row_count == 0 || columns == 0) return;
-  check_scratch("column_sum", column_sum_scratch_bytes(row_count, columns), scratch);
+  check_scratch("column_sum", column_sum_scratch_bytes(row_count, columns), scratch, s.place());
   const index_t row_blocks = detail::blocks_of(row_count, detail::column_sum_rows);
   const index_t column_blocks = detail::blocks_of(columns, detail::column_sum_columns);
   const tile<float, S> partial{reinterpret_cast<float*>(scratch.p), row_blocks, columns, columns};

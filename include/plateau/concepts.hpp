@@ -21,6 +21,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 
 namespace plateau::inline v0 {
 
@@ -42,6 +43,7 @@ struct host_function {
 using device_view = view<float, device_space>;
 using pinned_view = view<float, host_space>;
 using device_tile = tile<float, device_space>;
+using pinned_tile = tile<float, host_space>;
 using device_batch = tile_batch<float, device_space>;
 template <class B> using stream_of = typename B::stream;
 template <class B> using event_of = typename B::event;
@@ -56,7 +58,10 @@ concept types = requires {
 &&std::movable<typename B::event>&& std::default_initializable<typename B::event>&&
     std::move_constructible<typename B::stream>;
 template <class B>
-concept resources = memory_resource<typename B::device_memory> && memory_resource<typename B::host_memory> &&
+concept resources = metered_resource<typename B::device_memory> &&
+    metered_resource<typename B::host_memory> &&
+    std::same_as<typename B::device_memory::space, device_space> &&
+    std::same_as<typename B::host_memory::space, host_space> &&
     requires(B& b, const void* p, stream_of<B>& s) {
   { b.device() } -> std::same_as<typename B::device_memory&>;
   { b.pinned() } -> std::same_as<typename B::host_memory&>;
@@ -76,10 +81,12 @@ concept waits = requires(B& b, stream_of<B>& s, const event_of<B>& e) {
   b.wait(e);
 };
 template <class B>
-concept copies = requires(B& b, stream_of<B>& s, device_view d, pinned_view h, device_tile t) {
+concept copies = requires(B& b, stream_of<B>& s, device_view d, pinned_view h, device_tile t, pinned_tile u) {
   b.copy(s, in(h), out(d));
   b.copy(s, in(d), out(h));
   b.copy(s, in(d), out(d));
+  b.copy(s, in(u), out(t));
+  b.copy(s, in(t), out(u));
   b.copy(s, in(t), out(t));
 };
 template <class B>
@@ -132,7 +139,7 @@ concept fetches = requires(B& b, const event_of<B>& e, pinned_view h, std::span<
 };
 template <class T>
 concept counts = requires(const T& t) {
-  { t.counters() } -> std::convertible_to<counters>;
+  requires std::same_as<std::remove_cvref_t<decltype(t.counters())>, counters>;
 };
 
 template <class C>

@@ -26,6 +26,14 @@ concept memory_resource = requires(R& r, void* p, std::size_t n, tag t) {
   noexcept;
 };
 
+// A resource that keeps accounts, as the two of a backend do: put plateau::metered in front of a plain one.
+template <class R>
+concept metered_resource = memory_resource<R> && requires(R& r, void* p, std::size_t n) {
+  { r.meter() } -> std::same_as<meter&>;
+  { r.retire(p, n) }
+  noexcept;
+};
+
 // Ordinary host memory, as a space of the caller's choice: on the host backend, device and pinned memory are
 // both RAM.
 template <class Space> struct ram_resource {
@@ -136,6 +144,6 @@ template <class T, class Backend> using device_buffer = buffer<T, typename Backe
 template <class T, class Backend> using pinned_buffer = buffer<T, typename Backend::host_memory>;
 
 static_assert(memory_resource<ram_resource<host_space>> &&
-              memory_resource<metered<ram_resource<device_space>>>);
+              metered_resource<metered<ram_resource<device_space>>>);
 
 } // namespace plateau::inline v0

@@ -35,6 +35,9 @@ constexpr bool inside(index_t first, index_t count, index_t extent) {
 }
 } // namespace detail
 
+// Each converts to the same of const. Those conversions are templates because nvcc warns of a plain one, even
+// if it is constrained, where the elements are const already.
+
 // n elements, one after the other.
 template <class T, class Space = device_space> struct view {
   using element_type = T;
@@ -53,7 +56,9 @@ template <class T, class Space = device_space> struct view {
     if (!detail::inside(first, count, n)) detail::bad_sub_view("view::sub", first, count, n);
     return {p == nullptr ? nullptr : p + first, count};
   }
-  constexpr operator view<const T, Space>() const requires(!std::is_const_v<T>) { return {p, n}; }
+  template <class U>
+    requires(std::is_same_v<U, const T> && !std::is_const_v<T>)
+  constexpr operator view<U, Space>() const { return {p, n}; }
 };
 
 // rows x cols elements; consecutive rows are `ld` elements apart, those of one row are adjacent.
@@ -79,9 +84,9 @@ template <class T, class Space = device_space> struct tile {
     if (!detail::inside(first, count, cols)) detail::bad_sub_view("tile::column_block", first, count, cols);
     return {p == nullptr ? nullptr : p + first, rows, count, ld};
   }
-  constexpr operator tile<const T, Space>() const requires(!std::is_const_v<T>) {
-    return {p, rows, cols, ld};
-  }
+  template <class U>
+    requires(std::is_same_v<U, const T> && !std::is_const_v<T>)
+  constexpr operator tile<U, Space>() const { return {p, rows, cols, ld}; }
 };
 
 // `count` tiles of one shape, `stride` elements apart: the operand of a strided-batched product.
@@ -103,9 +108,9 @@ template <class T, class Space = device_space> struct tile_batch {
     if (!detail::inside(first, n, cols)) detail::bad_sub_view("tile_batch::column_block", first, n, cols);
     return {p == nullptr ? nullptr : p + first, count, stride, rows, n, ld};
   }
-  constexpr operator tile_batch<const T, Space>() const requires(!std::is_const_v<T>) {
-    return {p, count, stride, rows, cols, ld};
-  }
+  template <class U>
+    requires(std::is_same_v<U, const T> && !std::is_const_v<T>)
+  constexpr operator tile_batch<U, Space>() const { return {p, count, stride, rows, cols, ld}; }
 };
 
 // nvcc deduces through these; aggregate deduction is not relied upon.

@@ -24,6 +24,7 @@
 #include <plateau/view.hpp>
 
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -117,9 +118,10 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
   void gemm(on<stream> s, transpose op_a, transpose op_b, float alpha,
             arg<tile<const A, S>, access_mode::read> a, arg<tile<const B, S>, access_mode::read> b,
             float beta, arg<tile<C, S>, Mode> c, scratch_view scratch) {
-    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c);
+    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c, s.place());
     if (shape.m == 0 || shape.n == 0) return;
-    check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch);
+    check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch,
+                  s.place());
     count(shape, 1);
     s.stream.push([level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
       multiply(level, shape, alpha, a, b, beta, c, scratch);
@@ -130,21 +132,28 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
             arg<tile_batch<const A, S>, access_mode::read> a,
             arg<tile_batch<const B, S>, access_mode::read> b, float beta, arg<tile_batch<C, S>, Mode> c,
             scratch_view scratch) {
-    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c);
+    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c, s.place());
     if (a.v.count != c.v.count || b.v.count != c.v.count)
       unequal("gemm of batches", std::to_string(a.v.count) + " and " + std::to_string(b.v.count),
               std::to_string(c.v.count), s);
     if (shape.m == 0 || shape.n == 0 || c.v.count == 0) return;
-    check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch);
+    check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch,
+                  s.place());
     count(shape, c.v.count);
     s.stream.push([level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
       for (index_t i = 0; i < c.count; ++i) multiply(level, shape, alpha, a[i], b[i], beta, c[i], scratch);
     });
   }
-  // One product for each group; the scratch is that of the largest. Groups of no rows cost nothing.
+  // One product for each group; the scratch is that of the largest. Groups of no rows cost nothing. Nothing
+  // is issued unless all fit.
   template <class A, class B, class C, class S>
   void grouped_gemm(on<stream> s, transpose op_a, transpose op_b, float alpha, float beta,
                     std::span<const gemm_group<A, B, C, S>> groups, scratch_view scratch) {
+    for (const gemm_group<A, B, C, S>& g : groups) {
+      const gemm_shape shape = checked_shape(op_a, op_b, g.a, g.b, beta, inout(g.c), s.place());
+      check_scratch("grouped_gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k),
+                    scratch, s.place());
+    }
     for (const gemm_group<A, B, C, S>& g : groups)
       gemm(s, op_a, op_b, alpha, in(g.a), in(g.b), beta, inout(g.c), scratch);
   }
@@ -161,8 +170,12 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
                   "plateau: group_by_key: order holds 32- or 64-bit integers");
     if (ids.v.n != order.v.n) unequal("group_by_key", std::to_string(ids.v.n), std::to_string(order.v.n), s);
     if (offsets.v.n < 1)
-      throw config_error("plateau: group_by_key: offsets needs keys + 1 elements, got none");
-    check_scratch("group_by_key", group_by_key_scratch_bytes(ids.v.n, offsets.v.n - 1), scratch);
+      throw config_error("plateau: group_by_key: offsets needs keys + 1 elements, got none" +
+                         s.place().text());
+    if (ids.v.n - 1 > std::numeric_limits<Order>::max())
+      throw config_error("plateau: group_by_key: " + std::to_string(ids.v.n) +
+                         " positions do not fit into an order of 32-bit integers" + s.place().text());
+    check_scratch("group_by_key", group_by_key_scratch_bytes(ids.v.n, offsets.v.n - 1), scratch, s.place());
     s.stream.push([ids = ids.v, order = order.v, offsets = offsets.v, scratch] {
       host::group_by_key(ids, order, offsets, reinterpret_cast<std::int64_t*>(scratch.p));
     });
@@ -204,6 +217,7 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
       return detect_cpu_level();
   }
   void count(const gemm_shape& shape, index_t products) {
+    if (shape.k == 0) return; // c is scaled, nothing is multiplied
     counters_.matrix_products += static_cast<std::uint64_t>(products);
     counters_.matrix_flops += static_cast<std::uint64_t>(2 * shape.m * shape.n * shape.k * products);
   }
@@ -216,8 +230,7 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
   [[noreturn]] static void unequal(const char* what, const std::string& a, const std::string& b,
                                    on<stream> s) {
     throw config_error(std::string("plateau: ") + what + ": " + a + " against " + b +
-                       " elements, on stream '" + s.stream.name() + "' at " + s.file + ":" +
-                       std::to_string(s.line));
+                       " elements, on stream '" + s.stream.name() + "'" + s.place().text());
   }
 
   device_memory device_;

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the library writes once for every backend and communicator compiles with the archetypes, that is with
+// what the concepts ask for and no more, and runs on memory that the host may not touch.
+#include <contract/archetype_backend.hpp>
+#include <contract/archetype_communicator.hpp>
+
+#include <plateau/checks.hpp>
+#include <plateau/collectives.hpp>
+#include <plateau/column_sum.hpp>
+#include <plateau/concepts.hpp>
+#include <plateau/drain.hpp>
+#include <plateau/kernels.hpp>
+#include <plateau/resource.hpp>
+#include <plateau/vote.hpp>
+#include <plateau/working_set.hpp>
+#include <plateau/workspace.hpp>
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+
+namespace pl = plateau;
+using archetypes::archetype_backend;
+using archetypes::archetype_communicator;
+using pl::index_t;
+
+static_assert(pl::backend<archetype_backend> && pl::communicator<archetype_communicator, archetype_backend>);
+
+// Every member, not only those that a test happens to call.
+template class pl::workspace<archetype_backend>;
+template class pl::drain<archetype_backend>;
+template class pl::buffer<float, archetype_backend::device_memory>;
+template class pl::buffer<pl::bfloat16, archetype_backend::host_memory>;
+
+TEST_CASE("memory and its loans") {
+  archetype_backend backend;
+  pl::working_set set(pl::tag::dispatch);
+  set.device<float>("rows", 100).pinned<std::int64_t>("counts", 8);
+  {
+    pl::workspace<archetype_backend> space(backend, pl::overlay(set, set));
+    auto phase = space.open(set);
+    CHECK(phase.device<float>(100).n == 100);
+    CHECK(phase.pinned<std::int64_t>(8).n == 8);
+    CHECK(backend.device().meter().current(pl::tag::dispatch) == set.device_bytes());
+  }
+  CHECK(backend.device().meter().current() == 0);
+}
+
+TEST_CASE("sums over rows and over ranks, a vote, and a drain") {
+  archetype_backend backend;
+  auto stream = backend.make_stream("main");
+  archetype_communicator comm(1, 3);
+  pl::device_buffer<float, archetype_backend> x(backend.device(), 3000, pl::tag::other);
+  pl::device_buffer<unsigned char, archetype_backend> scratch(
+      backend.device(), static_cast<index_t>(pl::reduce_scratch_bytes<std::int64_t>(3)), pl::tag::other);
+  const pl::drain<archetype_backend> at_end(backend, stream);
+  const std::array<index_t, 3> counts{1000, 1500, 500};
+
+  pl::column_sum(backend, stream, pl::in(x.matrix(600, 5)), pl::inout(x.first(5)), scratch.all());
+  pl::column_sum(backend, stream, pl::in(pl::as_matrix(pl::view<pl::bfloat16>{}, 0, 5)),
+                 pl::inout(x.first(5)), scratch.all());
+  pl::all_gather(backend, comm, stream, pl::in(x.first(1500)), pl::out(x.all()), counts);
+  pl::reduce_scatter(backend, comm, stream, pl::in(x.all()), pl::out(x.first(1500)), counts, scratch.all());
+  pl::all_reduce(backend, comm, stream, pl::inout(x.all()), scratch.all());
+  pl::all_reduce(backend, comm, stream, pl::inout(pl::view<std::int64_t>{}), scratch.all());
+  backend.launch(stream, pl::elements{5}, pl::fill<float>{1}, pl::out(x.first(5)));
+  backend.launch(stream, pl::elements{5}, pl::add{}, pl::in(x.first(5)), pl::inout(x.first(5)));
+  pl::vote(comm, 7, nullptr, "archetype");
+}

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect: plateau backend: needs gemm(on<stream>, transpose, transpose, alpha, in(a), in(b), beta, out(c), scratch) for tile_batch
+// control: the archetype; here tiles only
+#include <fail/support/near_misses.hpp>
+
+#include <plateau/checks.hpp>
+
+static_assert(plateau::check_backend<near_misses::subject<near_misses::multiplies_tiles_only>>());
