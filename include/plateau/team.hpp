@@ -29,10 +29,9 @@
 //
 // - The functor is trivially copyable, arguments arrive by value, and nothing allocates or locks.
 //
-// - Float loops call plateau::exp and its like, as the standard library's functions do not vectorise. A
-// square
-//   root per element is best taken with for_each_sqrt: plateau::sqrt works in any loop, and takes four times
-//   as long.
+// - Float loops call plateau::exp and its like: the standard library's functions do not vectorise. Square
+//   roots of many elements are best taken with for_each_sqrt; plateau::sqrt fits in any loop, and takes four
+//   times as long.
 #pragma once
 
 #include <plateau/config.hpp>
