@@ -60,20 +60,48 @@ class command_ring {
     await(lock, [&] { return done_ >= ticket; });
     if (failed_ && failed_at_ <= ticket) failed_->raise();
   }
+  // The same for a command that waits on the ring of another stream: it ends early when `waiter`, its own
+  // ring, is abandoned. Worker thread of `waiter`.
+  void wait(std::uint64_t ticket, command_ring& waiter) {
+    if (!done(ticket)) {
+      struct interruption {
+        command_ring& awaited;
+        command_ring& waiter;
+        bool ended = false; // under the mutex of `awaited`
+        ~interruption() { waiter.interruptible(nullptr, nullptr); }
+      } state{*this, waiter};
+      waiter.interruptible(
+          [](void* p, const failure&) {
+            auto& s = *static_cast<interruption*>(p);
+            const std::lock_guard lock(s.awaited.mutex_);
+            s.ended = true;
+            s.awaited.progress_.notify_all();
+          },
+          &state);
+      std::unique_lock lock(mutex_);
+      await(lock, [&] { return state.ended || done_ >= ticket; });
+      if (done_ < ticket) return; // what comes after on `waiter` is skipped
+    }
+    wait(ticket);
+  }
   // From here on commands are skipped, as after a failure; the one that is running is interrupted if it
   // allows that.
   void abandon(failure why) {
-    const std::lock_guard lock(mutex_);
-    if (!failed_) fail(std::move(why), done_ + 1);
-    if (interrupt_ != nullptr) interrupt_(interrupted_, *failed_);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failed_) fail(std::move(why), done_ + 1);
+    }
+    const std::lock_guard lock(interrupt_mutex_);
+    if (interrupt_ != nullptr) interrupt_(interrupted_, *failed_); // stable: the first failure stays
   }
-  // A command that may wait for other ranks says here how to end that wait; reset it with nullptr. Worker
-  // thread.
+  // A command that may wait for others says here how to end that wait; reset it with nullptr. `f` runs on the
+  // thread that abandons, perhaps more than once, under a lock that this function takes too: call it while
+  // holding nothing that `f` locks. Worker thread.
   void interruptible(void (*f)(void*, const failure&), void* argument) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(interrupt_mutex_);
     interrupt_ = f;
     interrupted_ = argument;
-    if (f != nullptr && failed_) f(argument, *failed_);
+    if (f != nullptr && failed()) f(argument, *failed_);
   }
   void stop() {
     const std::lock_guard lock(mutex_);
@@ -154,6 +182,14 @@ class command_ring {
     }
     return storage_.get() + tail_;
   }
+  bool done(std::uint64_t ticket) const {
+    const std::lock_guard lock(mutex_);
+    return done_ >= ticket;
+  }
+  bool failed() const {
+    const std::lock_guard lock(mutex_);
+    return failed_.has_value();
+  }
   void fail(failure why, std::uint64_t ticket) {
     failed_ = std::move(why);
     failed_at_ = ticket;
@@ -167,6 +203,8 @@ class command_ring {
   std::uint64_t issued_ = 0, done_ = 0, failed_at_ = 0;
   bool worker_sleeps_ = false, stopping_ = false;
   std::optional<failure> failed_;
+  // Taken before mutex_, never after it: so that f may lock what it likes, another ring too.
+  std::mutex interrupt_mutex_;
   void (*interrupt_)(void*, const failure&) = nullptr;
   void* interrupted_ = nullptr;
 };

@@ -28,6 +28,10 @@ class event {
   void wait() const {
     if (ring_) ring_->wait(ticket_);
   }
+  // The same for a command of the ring `waiter`; ends early when that is abandoned.
+  void wait(command_ring& waiter) const {
+    if (ring_) ring_->wait(ticket_, waiter);
+  }
   bool on(const std::shared_ptr<command_ring>& ring) const { return !ring_ || ring_ == ring; }
 
  private:
@@ -58,7 +62,7 @@ class stream {
   event record() const { return {ring_, ring_->issued()}; }
   // What comes later on this stream waits for the event, and fails if it failed.
   void wait(const event& e) {
-    if (!e.on(ring_)) ring_->push([e] { e.wait(); });
+    if (!e.on(ring_)) ring_->push([e = e, self = ring_.get()] { e.wait(*self); });
   }
   const std::string& name() const { return name_; }
   const std::shared_ptr<command_ring>& ring() const { return ring_; }
