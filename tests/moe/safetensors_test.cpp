@@ -246,6 +246,7 @@ TEST_CASE("every kind of wrong file is one line that names it") {
   CHECK(has(entry("\"F32\"", "2", "[0,8]"), "a number"));
   CHECK(
       has(entry("\"F32\"", "[4294967296,4294967296]", "[0,8]"), "more than the file's 8 bytes")); // 2^64 = 0
+  CHECK(has(entry("\"F32\"", "[4294967296,4294967296,2]", "[0,0]"), "more than the file's 8 bytes"));
   CHECK(has(entry("\"F32\"", "[4611686018427387905]", "[0,4]"),
             "more than the file's 8 bytes")); // x 4 = 2^64 + 4
   CHECK(has(entry("\"F32\"", "[18446744073709551615]", "[0,8]"), "the size 18446744073709551615"));
