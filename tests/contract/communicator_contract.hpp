@@ -86,7 +86,7 @@ template <class Fixture> void exchange_all_to_all() {
         pl::index_t skipped = 0;
         for (int q = 0; q < me; ++q) skipped += count(p, q);
         for (pl::index_t i = 0; i < count(p, me); ++i)
-          require(*got++ == p * 10'000 + skipped + i, "rows of rank " + std::to_string(p));
+          require(*got++ == p * 10'000 + skipped + i, "rows in the order of sources");
       }
     });
 }
@@ -132,7 +132,7 @@ template <class Fixture> void exchange_long_lists() {
       comm.exchange(s, sends, receives);
       const auto* got = b.get(s);
       for (pl::index_t i = 0; i < pieces * row; ++i)
-        require(got[i] == (me + n - 1) % n + i, "element " + std::to_string(i));
+        require(got[i] == (me + n - 1) % n + i, "a row of a long list");
     });
 }
 
@@ -273,8 +273,8 @@ template <class T, class Fixture> void sums_of() {
           const T* gathered = c.get(s);
           const T* reduced = a.get(s);
           for (pl::index_t i = 0; i < n; ++i) {
-            require(gathered[i] == sum(i), "reduce_scatter and all_gather, element " + std::to_string(i));
-            require(reduced[i] == sum(i), "all_reduce, element " + std::to_string(i));
+            require(gathered[i] == sum(i), "reduce_scatter and all_gather");
+            require(reduced[i] == sum(i), "all_reduce");
           }
           // In place: the result is the rank's own part of the data.
           c.put(s, [&](auto i) { return value(me, i); });

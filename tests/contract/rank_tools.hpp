@@ -16,8 +16,8 @@ namespace contract {
 
 namespace pl = plateau;
 
-inline void require(bool holds, const std::string& sentence) {
-  if (!holds) throw std::logic_error("contract broken: " + sentence);
+inline void require(bool holds, const char* sentence) {
+  if (!holds) throw std::logic_error("contract broken: " + std::string(sentence));
 }
 
 // n elements on the device with a pinned mirror.

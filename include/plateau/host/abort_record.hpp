@@ -46,7 +46,9 @@ class abort_record {
 
   abort_record(int ranks, clock::duration deadline)
       : deadline_(std::min<clock::duration>(deadline, std::chrono::hours(24 * 365))),
-        left_(static_cast<std::size_t>(ranks)), latched_(left_.size()) {}
+        left_(static_cast<std::size_t>(ranks)), latched_(left_.size()) {
+    sites_.reserve(16 * left_.size());
+  }
   abort_record(const abort_record&) = delete;
   abort_record& operator=(const abort_record&) = delete;
 
