@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -141,6 +142,35 @@ TEST_CASE("a ring that fills behind a slow command wraps round without touching 
     REQUIRE(log.size() == static_cast<std::size_t>(n));
     for (int i = 0; i < n; ++i) REQUIRE(log[static_cast<std::size_t>(i)] == i);
   }
+}
+
+// Waits at a gate, and finds its payload as it was.
+template <std::size_t Bytes> struct held {
+  const gate* g;
+  padded<Bytes> then;
+  void operator()() const {
+    g->pass();
+    then();
+  }
+};
+
+TEST_CASE("a command that would reach the one that runs waits for it, by 64 bytes as well") {
+  std::vector<int> log;
+  running_ring r;
+  gate first, second;
+  const std::uint64_t before = r.ring.push(held<ring_bytes / 4>{&first, {log, 1}});
+  r.ring.push(held<ring_bytes * 9 / 20>{&second, {log, 2}}); // runs from a quarter of the ring on
+  first.open();
+  r.ring.wait(before);
+  r.ring.push(padded<ring_bytes / 4>(log, 3)); // now less than a twentieth is left behind it
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20)); // time for a mistake, not for the right thing
+    second.open();
+  });
+  r.ring.push(padded<ring_bytes / 4 + 128>(log, 4)); // more than lies in front of it
+  opener.join();
+  r.ring.wait(4);
+  CHECK(log == std::vector<int>{1, 2, 3, 4});
 }
 
 TEST_CASE("pushing into a full ring waits until there is room") {
@@ -351,9 +381,13 @@ TEST_CASE("abandon interrupts a command that waits, whether it had begun to wait
 
 TEST_CASE("a command that waits on another ring ends with it, or when its own ring is abandoned") {
   running_ring awaited, waiter;
-  gate hold;
+  gate hold, begun;
   awaited.ring.push([&] { hold.pass(); });
-  waiter.ring.push([&] { awaited.ring.wait(1, waiter.ring); });
+  waiter.ring.push([&] {
+    begun.open();
+    awaited.ring.wait(1, waiter.ring);
+  });
+  begun.pass(); // it runs: it will not be skipped
   waiter.ring.abandon({failure::kind::other, "leaving"});
   CHECK_THROWS_WITH_AS(waiter.ring.wait(1), "leaving", pl::error); // though the awaited command still runs
   hold.open();

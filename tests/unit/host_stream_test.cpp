@@ -8,10 +8,12 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -239,6 +241,7 @@ TEST_CASE("unwinding does not wait for a stream that is itself still held up") {
     stream s("waits");
     s.wait(slow->record());
     s.push(notifying{ran, skipped});
+    std::this_thread::sleep_for(std::chrono::milliseconds(20)); // so that it has begun to wait
     throw std::runtime_error("the caller's own");
   } catch (const std::runtime_error&) {
   }
