@@ -23,8 +23,7 @@ namespace detail::block_gemm {
 inline constexpr index_t depth_block = 256;  // 12 KiB of A's panel: stays in the first-level cache
 inline constexpr index_t column_block = 512; // x depth_block: 512 KiB of B, half of a second-level cache
 inline constexpr index_t row_block = 480;    // rows that accumulate in scratch when C is narrower than float
-inline constexpr index_t in_place_rows =
-    36; // up to here columns are read where they are stored, if they can be
+inline constexpr index_t in_place_rows = 36; // up to here, columns are read in place if they can be
 
 // How a product is cut, and its scratch in floats, in this order: columns, rows, sums. Nothing here changes
 // an element's bits, only the speed, so it may depend on m. Scratch grows with m, n and k.
