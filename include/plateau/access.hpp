@@ -70,13 +70,15 @@ constexpr arg<View, access_mode::accumulate> accumulates(View v) {
 
 template <class A> inline constexpr bool is_arg = false;
 template <class V, access_mode M> inline constexpr bool is_arg<arg<V, M>> = true;
+// A type that may not be a kernel argument as it is, since nobody could tell what the kernel does to it.
+template <class A> inline constexpr bool hides_access = std::is_pointer_v<A> || is_view<A>;
 
 // What the kernel receives for an argument: the view of a tagged one, any other trivially copyable value as
 // it is.
 template <class V, access_mode M> PLATEAU_HD constexpr V unwrap(const arg<V, M>& a) { return a.v; }
 template <class T> PLATEAU_HD constexpr T unwrap(const T& value) {
   static_assert(
-      !std::is_pointer_v<T> && !is_view<T>,
+      !hides_access<T>,
       "plateau: a kernel argument is in(v), out(v), some(v), inout(v), accumulates(v) or a plain value; "
       "a raw pointer or an untagged view hides an access");
   static_assert(std::is_trivially_copyable_v<T>, "plateau: a kernel argument must be trivially copyable");

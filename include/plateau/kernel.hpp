@@ -18,6 +18,10 @@ template <class Grid, class Kernel, class... Args> constexpr void check_kernel()
                 "plateau kernel: the grid is elements{n} or rows{n}");
   static_assert(std::is_trivially_copyable_v<Kernel>,
                 "plateau kernel: the functor must be trivially copyable: it travels to the device by value");
+  static_assert(
+      !(hides_access<Args> || ...),
+      "plateau: a kernel argument is in(v), out(v), some(v), inout(v), accumulates(v) or a plain value; "
+      "a raw pointer or an untagged view hides an access");
   if constexpr (std::is_same_v<Grid, rows>)
     static_assert(
         std::is_invocable_v<const Kernel&, serial_team&, index_t, unwrapped<Args>...>,
