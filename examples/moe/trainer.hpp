@@ -53,6 +53,7 @@ template <class Backend, class Communicator, class T> class trainer {
   using model_type = moe::model<Backend, Communicator, T>;
   using optimizer_type = optimizer_on_device<Backend, Communicator, T>;
   using stream_type = typename Backend::stream;
+  using backend_type = Backend;
 
   // Collective: all ranks reserve, then all agree (collective_error on every rank otherwise). `backend` and
   // `world` must outlive it.
