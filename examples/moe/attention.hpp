@@ -78,9 +78,12 @@ template <class Backend, class T> class attention {
                dots = buf.dots.sub(0, all_rows);
     be.launch(s, pl::rows{all_rows}, attention_row_dots{}, pl::in(buf.packed_output.sub(0, all_rows * d)),
               pl::in(buf.packed_doutput.sub(0, all_rows * d)), d, pl::out(dots));
-    for (const auto& [gradient, n] : {std::pair{buf.dquery, all_rows * d}, std::pair{buf.dkey, all_keys * d},
-                                      std::pair{buf.dvalue, all_keys * d}})
+    const auto clear = [&](pl::view<float> gradient, index_t n) {
       be.launch(s, pl::elements{n}, pl::fill<float>{0}, pl::out(gradient.sub(0, n)));
+    };
+    clear(buf.dquery, all_rows * d);
+    clear(buf.dkey, all_keys * d);
+    clear(buf.dvalue, all_keys * d);
     const auto query = z.queries(buf.query), doutput = z.queries(buf.packed_doutput);
     const auto key = z.keys(buf.key), value = z.keys(buf.value);
     const auto dquery = z.queries(buf.dquery);

@@ -19,9 +19,6 @@
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
-#include <tuple>
-#include <utility>
-
 namespace moe {
 
 // The rank's part of a micro-batch.
@@ -82,15 +79,14 @@ template <class Backend, class Dispatch, class T> class layer {
     weight_gradient(s, buf, dx, attended, g.output);
     attention_.backward(s, buf, part.sequences, part.context);
     const auto normed = rows_of(buf.normed, part);
-    float beta = 0;
-    for (const auto& [flat, weight, gradient] :
-         {std::tuple{buf.flat_query, w.query, g.query}, std::tuple{buf.flat_key, w.key, g.key},
-          std::tuple{buf.flat_value, w.value, g.value}}) {
+    const auto through = [&](pl::view<T> flat, pl::tile<T> weight, pl::tile<float> gradient, float beta) {
       const auto d = pl::as_matrix(flat, n, weight.rows);
       product(s, buf, d, weight, dnormed, beta);
       weight_gradient(s, buf, d, normed, gradient);
-      beta = 1;
-    }
+    };
+    through(buf.flat_query, w.query, g.query, 0); // the first writes, the others add
+    through(buf.flat_key, w.key, g.key, 1);
+    through(buf.flat_value, w.value, g.value, 1);
     norm_backward(s, buf, n, x, w.input_norm, dnormed, dx, g.input_norm);
   }
 
@@ -104,10 +100,13 @@ template <class Backend, class Dispatch, class T> class layer {
     const auto post_normed = rows_of(buf.post_normed, part);
     be.launch(s, pl::rows{n}, rms_norm{config_.norm_epsilon}, pl::in(x), pl::in(w.input_norm),
               pl::out(normed));
-    for (const auto& [weight, flat] : {std::pair{w.query, buf.flat_query}, std::pair{w.key, buf.flat_key},
-                                       std::pair{w.value, buf.flat_value}})
+    const auto project = [&](pl::tile<T> weight, pl::view<T> flat) {
       be.gemm(s, pl::transpose::no, pl::transpose::yes, 1.0F, pl::in(normed), pl::in(weight), 0.0F,
               pl::out(pl::as_matrix(flat, n, weight.rows)), buf.scratch);
+    };
+    project(w.query, buf.flat_query);
+    project(w.key, buf.flat_key);
+    project(w.value, buf.flat_value);
     attention_.forward(s, buf, part.sequences, part.context);
     be.copy(s, pl::in(x), pl::out(residual));
     be.gemm(s, pl::transpose::no, pl::transpose::yes, 1.0F,
