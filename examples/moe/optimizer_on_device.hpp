@@ -16,6 +16,7 @@
 #include <plateau/resource.hpp>
 #include <plateau/team.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 #include <vector>
@@ -48,8 +49,8 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
         expert_(backend, layout.expert.elements()),
         squares_(backend.device(), squares_count(), pl::tag::optimizer),
         control_(backend.device(), 2, pl::tag::optimizer), norm_(backend.device(), 1, pl::tag::optimizer),
-        scratch_(backend.device(), static_cast<index_t>(pl::reduce_scratch_bytes<float>(world.size())),
-                 pl::tag::optimizer) {}
+        scratch_(backend.device(), static_cast<index_t>(scratch_bytes(world, replicas)), pl::tag::optimizer) {
+  }
 
   // Zero moments; masters as they are.
   void reset(stream& s) {
@@ -122,6 +123,13 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
   index_t shared_blocks() const { return blocks(layout_->shared.elements()); }
   index_t expert_blocks() const { return blocks(layout_->expert.elements()); }
   index_t squares_count() const { return shared_blocks() + group_->size() * expert_blocks(); }
+
+  // Gradients are summed over all ranks and over those with the same experts; a smaller group may need more,
+  // since pieces are whole rows.
+  static std::size_t scratch_bytes(const Communicator& world, const Communicator& replicas) {
+    return std::max(pl::reduce_scratch_bytes<float>(world.size()),
+                    pl::reduce_scratch_bytes<float>(replicas.size()));
+  }
 
   // 1 - beta^step, in double; of the beta that the kernel uses.
   static float correction(float beta, std::int64_t step) {

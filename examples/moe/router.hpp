@@ -72,10 +72,12 @@ template <class Backend, class T> class router {
   }
 
   // From dgates of the buffers, and the balance loss, to drows (n, hidden) and dweight (experts, hidden),
-  // both added.
+  // both added. Comes after forward on the same rows. Without a balance loss the gates say everything; with
+  // one the logits are needed, and are computed again if the rows were more than one chunk.
   void backward(stream& s, const layer_buffers<Backend, T>& buf, pl::tile<T> rows, pl::tile<T> weight,
                 pl::view<float> load, float balance_scale, pl::tile<T> drows, pl::tile<float> dweight) {
     Backend& be = *backend_;
+    const bool logits_again = balance_scale != 0 && rows.rows > router_chunk;
     const auto ids = pl::as_matrix(buf.ids, rows.rows, top_k_);
     const auto gates = pl::as_matrix(buf.gates, rows.rows, top_k_),
                dgates = pl::as_matrix(buf.dgates, rows.rows, top_k_);
@@ -83,8 +85,9 @@ template <class Backend, class T> class router {
       const auto logits = pl::as_matrix(buf.logits, n, experts_);
       const auto dlogits = pl::as_matrix(buf.dlogits, n, experts_);
       const auto chunk = rows.row_block(first, n);
-      be.gemm(s, pl::transpose::no, pl::transpose::yes, 1.0F, pl::in(chunk), pl::in(weight), 0.0F,
-              pl::out(logits), buf.scratch);
+      if (logits_again)
+        be.gemm(s, pl::transpose::no, pl::transpose::yes, 1.0F, pl::in(chunk), pl::in(weight), 0.0F,
+                pl::out(logits), buf.scratch);
       be.launch(s, pl::rows{n}, route_backward{balance_scale}, pl::in(logits),
                 pl::in(ids.row_block(first, n)), pl::in(gates.row_block(first, n)),
                 pl::in(dgates.row_block(first, n)), pl::in(load), pl::out(dlogits));

@@ -9,11 +9,15 @@
 #include "optimizer_on_device.hpp"
 #include "token_sampler.hpp"
 
+#include <plateau/digest.hpp>
+#include <plateau/vote.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <optional>
 #include <vector>
 
 namespace moe {
@@ -62,13 +66,22 @@ template <class Backend, class Communicator, class T> class trainer {
       : backend_(&backend), world_(&world), grid_(g), settings_(settings),
         group_(world.split(world.rank() / g.expert_parallel, world.rank())),
         replicas_(world.split(world.rank() % g.expert_parallel, world.rank())),
-        model_(backend, world, group_, c, g, settings.limits(g.ranks), forced),
-        optimizer_(backend, world, group_, replicas_, model_.layout(), model_.weights(), settings.adamw),
-        pinned_(backend.pinned(), 3, pl::tag::other), pinned_norm_(backend.pinned(), 1, pl::tag::other),
-        stream_(backend.make_stream("main")) {}
+        stream_(backend.make_stream("main")) {
+    std::optional<pl::failure> mine;
+    try {
+      model_.emplace(backend, world, group_, c, g, settings.limits(g.ranks), forced);
+      optimizer_.emplace(backend, world, group_, replicas_, model_->layout(), model_->weights(),
+                         settings.adamw);
+      pinned_ = pl::pinned_buffer<double, Backend>(backend.pinned(), 2, pl::tag::other);
+      pinned_norm_ = pl::pinned_buffer<float, Backend>(backend.pinned(), 1, pl::tag::other);
+    } catch (...) {
+      mine = pl::failure::current();
+    }
+    pl::vote(world, digest_of(c, g, settings), mine ? &*mine : nullptr, "trainer");
+  }
 
-  model_type& model() { return model_; }
-  optimizer_type& optimizer() { return optimizer_; }
+  model_type& model() { return *model_; }
+  optimizer_type& optimizer() { return *optimizer_; }
   stream_type& stream() { return stream_; }
   Backend& backend() { return *backend_; }
   Communicator& world() { return *world_; }
@@ -76,10 +89,10 @@ template <class Backend, class Communicator, class T> class trainer {
 
   // Random weights, the same for every number of ranks; zero moments.
   void initialise(std::uint64_t seed) {
-    const double hidden = static_cast<double>(model_.config().hidden);
+    const double hidden = static_cast<double>(model_->config().hidden);
     const auto deep = static_cast<float>(
-        0.5 / std::sqrt(2.0 * static_cast<double>(std::max<index_t>(1, model_.config().layers))));
-    for (const parameter_group* group : {&model_.layout().shared, &model_.layout().expert})
+        0.5 / std::sqrt(2.0 * static_cast<double>(std::max<index_t>(1, model_->config().layers))));
+    for (const parameter_group* group : {&model_->layout().shared, &model_->layout().expert})
       for (const parameter& p : group->all()) {
         const bool onto_residual = p.name.ends_with("o_proj.weight") || p.name.ends_with("w2.weight");
         const double fan_in = p.name == "model.embed_tokens.weight" ? hidden : static_cast<double>(p.cols);
@@ -87,23 +100,23 @@ template <class Backend, class Communicator, class T> class trainer {
         if (onto_residual) kernel.deviation *= deep;
         if (p.name == "model.embed_tokens.weight" || p.name == "lm_head.weight") kernel.deviation *= 0.5F;
         if (p.vector) kernel = {0, 1, 0};
-        backend_->launch(stream_, pl::elements{p.elements()}, kernel, pl::out(optimizer_.master(*group, p)));
+        backend_->launch(stream_, pl::elements{p.elements()}, kernel, pl::out(optimizer_->master(*group, p)));
       }
-    optimizer_.publish(stream_);
-    optimizer_.reset(stream_);
+    optimizer_->publish(stream_);
+    optimizer_->reset(stream_);
   }
 
   // Step `step` (from 0) of the schedule, on its own sequences of the sampler's. Collective.
   step_outcome run_step(const token_sampler& sampler, std::int64_t step) {
-    model_.begin_step(stream_);
-    const auto& c = model_.config();
+    model_->begin_step(stream_);
+    const auto& c = model_->config();
     std::vector<std::int64_t> report(static_cast<std::size_t>(1 + c.layers * c.experts));
     for (index_t micro = 0; micro < settings_.accumulate; ++micro) {
-      model_.forward_backward(stream_, part_of(sampler, step, micro));
+      model_->forward_backward(stream_, part_of(sampler, step, micro));
       add_own_routes(report);
     }
     phase("update");
-    optimizer_.update(stream_, model_.gradients(), settings_.rate(step), step + 1);
+    optimizer_->update(stream_, model_->gradients(), settings_.rate(step), step + 1);
     const losses sums = fetch_losses();
     report[0] = std::bit_cast<std::int64_t>(sums.tokens);
     std::vector<std::int64_t> all(report.size() * static_cast<std::size_t>(world_->size()));
@@ -116,11 +129,11 @@ template <class Backend, class Communicator, class T> class trainer {
   double held_out_loss(const token_sampler& sampler) {
     const index_t sequences = sampler.held_out_sequences(), ranks = world_->size();
     const index_t per_rank = settings_.limits(grid_.ranks).sequences, round = per_rank * ranks;
-    model_.begin_step(stream_);
+    model_->begin_step(stream_);
     for (index_t first = 0; first < sequences; first += round) {
       const index_t count = std::min(round, sequences - first);
       micro_batch batch = share_of(first, count, [&](index_t i) { return sampler.held_out(i); });
-      model_.forward_only(stream_, std::move(batch));
+      model_->forward_only(stream_, std::move(batch));
     }
     const double mine = fetch_losses().tokens;
     const double total = sum_over_ranks(mine);
@@ -133,6 +146,17 @@ template <class Backend, class Communicator, class T> class trainer {
     float norm;
   };
 
+  // What every rank must have been given alike.
+  static pl::digest digest_of(const model_config& c, const rank_grid& g, const training_settings& s) {
+    const auto bits = [](auto value) { return std::bit_cast<std::int64_t>(static_cast<double>(value)); };
+    pl::digest d;
+    d.add(pl::scalar_kind_of<T>).add(c.layers).add(c.hidden).add(c.heads).add(c.kv_heads).add(c.experts);
+    d.add(c.top_k).add(c.intermediate).add(c.vocabulary).add(bits(c.norm_epsilon)).add(bits(c.rope_theta));
+    d.add(c.tied).add(bits(c.balance_weight)).add(g.ranks).add(g.expert_parallel);
+    d.add(s.context).add(s.batch).add(s.accumulate).add(s.steps).add(s.warmup).add(bits(s.learning_rate));
+    d.add(bits(s.final_share)).add(bits(s.adamw.beta1)).add(bits(s.adamw.beta2)).add(bits(s.adamw.epsilon));
+    return d.add(bits(s.adamw.weight_decay)).add(bits(s.adamw.clip));
+  }
   void phase(const char* name) {
     backend_->device().meter().phase(name);
     backend_->pinned().meter().phase(name);
@@ -163,16 +187,16 @@ template <class Backend, class Communicator, class T> class trainer {
 
   // The routes of this rank's own tokens, by layer and expert, behind the loss in the report.
   void add_own_routes(std::vector<std::int64_t>& report) const {
-    const auto& c = model_.config();
+    const auto& c = model_->config();
     for (index_t l = 0; l < c.layers; ++l)
       for (index_t e = 0; e < c.experts; ++e)
         report[static_cast<std::size_t>(1 + l * c.experts + e)] +=
-            model_.routed()[static_cast<std::size_t>(l)]
-                           [static_cast<std::size_t>(group_.rank() * c.experts + e)];
+            model_->routed()[static_cast<std::size_t>(l)]
+                            [static_cast<std::size_t>(group_.rank() * c.experts + e)];
   }
   losses fetch_losses() {
-    backend_->copy(stream_, pl::in(model_.loss_sums()), pl::out(pinned_.all().sub(0, 2)));
-    backend_->copy(stream_, pl::in(optimizer_.gradient_norm()), pl::out(pinned_norm_.all()));
+    backend_->copy(stream_, pl::in(model_->loss_sums()), pl::out(pinned_.all().sub(0, 2)));
+    backend_->copy(stream_, pl::in(optimizer_->gradient_norm()), pl::out(pinned_norm_.all()));
     const auto done = backend_->record(stream_);
     double sums[2];
     float norm[1];
@@ -189,7 +213,7 @@ template <class Backend, class Communicator, class T> class trainer {
     return total;
   }
   step_outcome outcome(const std::vector<std::int64_t>& all, std::size_t stride, const losses& sums) const {
-    const auto& c = model_.config();
+    const auto& c = model_->config();
     step_outcome out;
     double tokens = 0;
     for (std::size_t r = 0; r < all.size(); r += stride) tokens += std::bit_cast<double>(all[r]);
@@ -209,9 +233,9 @@ template <class Backend, class Communicator, class T> class trainer {
   Communicator* world_;
   rank_grid grid_;
   training_settings settings_;
-  Communicator group_, replicas_; // the expert group; the ranks that hold the same experts
-  model_type model_;
-  optimizer_type optimizer_;
+  Communicator group_, replicas_;           // the expert group; the ranks that hold the same experts
+  std::optional<model_type> model_;         // what may fail to be reserved is made before the vote
+  std::optional<optimizer_type> optimizer_; // of the ranks, and goes before what it refers to
   pl::pinned_buffer<double, Backend> pinned_;
   pl::pinned_buffer<float, Backend> pinned_norm_;
   stream_type stream_; // the last member: it must have ended before the memory that it uses goes

@@ -2,7 +2,7 @@
 //
 // Runs one step of the model on ranks that are threads, from given weights and tokens, and brings loss and
 // gradients back as float64 tensors under their names: what tests compare with a reference, or with another
-// number of ranks.
+// number of ranks. Each rank also leaves an account of what it did.
 #pragma once
 
 #include "model.hpp"
@@ -23,9 +23,28 @@ namespace test {
 
 namespace pl = plateau;
 
+// How a step is run.
+struct step_setup {
+  int ranks = 1, expert_parallel = 1;
+  moe::index_t micro_batches = 1;
+  const moe::forced_routing* forced = nullptr;
+  bool backward = true; // or the losses alone
+};
+
+// What one rank did in the step, before gradients were summed over ranks.
+struct rank_account {
+  moe::index_t tokens = 0;
+  double loss_sum = 0;                             // over them
+  pl::counters work, group;                        // at the backend; in the expert group
+  std::vector<moe::routing_counts> routed;         // of each layer in the last micro-batch
+  double shared_gradient = 0, expert_gradient = 0; // the largest magnitudes
+  pl::peak dispatch;                               // bytes of rows and experts' intermediates
+};
+
 struct step_result {
   double loss = 0; // with the balance loss
   reference::tensors gradients;
+  std::vector<rank_account> accounts;
 };
 
 inline moe::model_config config_of(const reference::transformer_config& from) {
@@ -45,27 +64,41 @@ inline moe::model_config config_of(const reference::transformer_config& from) {
   return c;
 }
 
+inline double largest_magnitude(pl::view<float> v) {
+  double largest = 0;
+  for (moe::index_t i = 0; i < v.n; ++i) {
+    const double magnitude = std::fabs(static_cast<double>(v[i]));
+    if (!(magnitude <= largest)) largest = magnitude; // a NaN stays
+  }
+  return largest;
+}
+
 // tokens: (sequences, context + 1). The sequences of a micro-batch are dealt over the ranks, perhaps
 // unevenly.
 template <class T, class Backend = pl::host_backend>
-step_result run_model(int ranks, int expert_parallel, const reference::transformer_config& reference_config,
-                      const reference::tensors& weights, const std::vector<std::vector<std::int32_t>>& tokens,
-                      moe::index_t micro_batches = 1) {
+step_result run_model(const step_setup& setup, const reference::transformer_config& reference_config,
+                      const reference::tensors& weights,
+                      const std::vector<std::vector<std::int32_t>>& tokens) {
   using communicator = pl::thread_communicator;
   using moe::index_t;
   const moe::model_config config = config_of(reference_config);
+  const int ranks = setup.ranks, expert_parallel = setup.expert_parallel;
   const auto sequences = static_cast<index_t>(tokens.size());
   const auto context = static_cast<index_t>(tokens.front().size()) - 1;
   step_result result;
+  result.accounts.resize(static_cast<std::size_t>(ranks));
   std::mutex mutex;
   pl::run_ranks(ranks, [&](communicator& world) {
     Backend backend;
     communicator group = world.split(world.rank() / expert_parallel, world.rank());
     communicator replicas = world.split(world.rank() % expert_parallel, world.rank());
     moe::model<Backend, communicator, T> model(backend, world, group, config, {ranks, expert_parallel},
-                                               {(sequences + ranks - 1) / ranks, context});
+                                               {(sequences + ranks - 1) / ranks, context}, setup.forced);
     pl::device_buffer<unsigned char, Backend> scratch(
-        backend.device(), static_cast<index_t>(pl::reduce_scratch_bytes<float>(ranks)), pl::tag::other);
+        backend.device(),
+        static_cast<index_t>(std::max(pl::reduce_scratch_bytes<float>(ranks),
+                                      pl::reduce_scratch_bytes<float>(replicas.size()))),
+        pl::tag::other);
     auto stream = backend.make_stream("main");
     const auto each = [&](auto f) {
       for (const moe::parameter_group* g : {&model.layout().shared, &model.layout().expert})
@@ -78,9 +111,12 @@ step_result run_model(int ranks, int expert_parallel, const reference::transform
         to[i] = pl::narrow<T>(static_cast<float>(from[static_cast<std::size_t>(i)]));
     });
     model.begin_step(stream);
-    for (index_t m = 0; m < micro_batches; ++m) {
-      const index_t first = sequences * m / micro_batches,
-                    count = sequences * (m + 1) / micro_batches - first;
+    backend.wait(backend.record(stream));
+    rank_account& account = result.accounts[static_cast<std::size_t>(world.rank())];
+    const pl::counters work_before = backend.counters(), group_before = group.counters();
+    for (index_t m = 0; m < setup.micro_batches; ++m) {
+      const index_t first = sequences * m / setup.micro_batches,
+                    count = sequences * (m + 1) / setup.micro_batches - first;
       const index_t begin = first + count * world.rank() / ranks,
                     end = first + count * (world.rank() + 1) / ranks;
       moe::micro_batch batch;
@@ -89,22 +125,44 @@ step_result run_model(int ranks, int expert_parallel, const reference::transform
       batch.first_token = begin * context;
       batch.group_tokens = count * context;
       batch.step_tokens = sequences * context;
-      model.forward_backward(stream, std::move(batch));
+      account.tokens += (end - begin) * context;
+      if (setup.backward)
+        model.forward_backward(stream, std::move(batch));
+      else
+        model.forward_only(stream, std::move(batch));
     }
+    backend.wait(backend.record(stream));
+    account.work = backend.counters() - work_before;
+    account.group = group.counters() - group_before;
+    account.routed = model.routed();
+    account.shared_gradient = largest_magnitude(model.gradients().shared());
+    account.expert_gradient = largest_magnitude(model.gradients().expert());
+    account.dispatch = backend.device().meter().peak(pl::tag::dispatch);
     pl::all_reduce(backend, world, stream, pl::inout(model.gradients().shared()), scratch.all());
     pl::all_reduce(backend, replicas, stream, pl::inout(model.gradients().expert()), scratch.all());
     backend.wait(backend.record(stream));
 
     const std::lock_guard lock(mutex);
-    result.loss += model.loss_sums()[0] / static_cast<double>(sequences * context);
     if (world.rank() == 0) result.loss += model.loss_sums()[1];
     if (world.rank() < expert_parallel)
       each([&](const moe::parameter_group& g, const moe::parameter& p) {
         const auto from = model.gradients().of(g, p);
         result.gradients[p.name] = {p.shape(), reference::vec(from.p, from.p + from.n)};
       });
+    account.loss_sum = model.loss_sums()[0];
   });
+  // In rank order, so that two runs give the same bits.
+  for (const rank_account& each : result.accounts)
+    result.loss += each.loss_sum / static_cast<double>(sequences * context);
   return result;
+}
+
+template <class T, class Backend = pl::host_backend>
+step_result run_model(int ranks, int expert_parallel, const reference::transformer_config& config,
+                      const reference::tensors& weights, const std::vector<std::vector<std::int32_t>>& tokens,
+                      moe::index_t micro_batches = 1) {
+  return run_model<T, Backend>({ranks, expert_parallel, micro_batches, nullptr, true}, config, weights,
+                               tokens);
 }
 
 // The tokens of a reference batch, with the last label at the end of each sequence.
