@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Replaces the global operator new by one that counts, so that a test can say "nothing is allocated here" of
-// all threads. A replacement is the program's: include this in the one source file of a test. Requests of a
-// TiB and more are refused unasked, since sanitizers end the program at them.
+// all threads. A replacement is the program's: include this in the one source file of a test. nvcc takes
+// operator new for device code as well, so a test of its own has a second source for the host's compiler, and
+// the two share the counter. Requests of a TiB and more are refused unasked, since sanitizers end the program
+// at them.
 #pragma once
 
 #include <atomic>
@@ -28,6 +30,7 @@ inline void* allocate(std::size_t bytes, std::size_t alignment) {
 
 } // namespace counted_new
 
+#ifndef __CUDACC__
 // Not inline: g++ would see a `free` of what comes from a `new` that it has not looked into.
 
 [[gnu::noinline]] void* operator new(std::size_t n) { return counted_new::allocate(n, 1); }
@@ -46,3 +49,4 @@ inline void* allocate(std::size_t bytes, std::size_t alignment) {
 [[gnu::noinline]] void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+#endif
