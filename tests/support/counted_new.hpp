@@ -31,8 +31,8 @@ inline void* allocate(std::size_t bytes, std::size_t alignment) {
 } // namespace counted_new
 
 #ifndef __CUDACC__
-// Not inline: g++ would see a `free` of what comes from a `new` that it has not looked into.
-
+// Not inline: g++ would see a `free` of what comes from a `new` that it has not looked into. The nothrow ones
+// too, which a sanitizer would bring along otherwise.
 [[gnu::noinline]] void* operator new(std::size_t n) { return counted_new::allocate(n, 1); }
 [[gnu::noinline]] void* operator new[](std::size_t n) { return counted_new::allocate(n, 1); }
 [[gnu::noinline]] void* operator new(std::size_t n, std::align_val_t a) {
@@ -40,6 +40,13 @@ inline void* allocate(std::size_t bytes, std::size_t alignment) {
 }
 [[gnu::noinline]] void* operator new[](std::size_t n, std::align_val_t a) {
   return counted_new::allocate(n, static_cast<std::size_t>(a));
+}
+[[gnu::noinline]] void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  try {
+    return counted_new::allocate(n, 1);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete[](void* p) noexcept { std::free(p); }
