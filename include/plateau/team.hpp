@@ -128,11 +128,14 @@ class serial_team {
   // f() by one member.
   template <class F> PLATEAU_HD void once(F f) const { f(); }
 
-  // The tree that joins the lanes, the same for every host team. Overwrites them.
-  template <class T, class Op> PLATEAU_HD static T join(T* lanes, Op op) {
-    for (index_t width = team_lanes / 2; width > 0; width /= 2)
-      for (index_t lane = 0; lane < width; ++lane) lanes[lane] = op(lanes[lane], lanes[lane + width]);
-    return lanes[0];
+  // The tree that joins the lanes, the same for every host team. Overwrites them. Widths are constants, since -O2
+  // vectorises no loop whose count it does not know.
+  template <index_t Width = team_lanes / 2, class T, class Op> PLATEAU_HD static T join(T* lanes, Op op) {
+    for (index_t lane = 0; lane < Width; ++lane) lanes[lane] = op(lanes[lane], lanes[lane + Width]);
+    if constexpr (Width > 1)
+      return join<Width / 2>(lanes, op);
+    else
+      return lanes[0];
   }
 };
 
