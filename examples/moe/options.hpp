@@ -76,7 +76,7 @@ struct options {
   double balance_weight = 0;
   std::uint64_t seed = 1;
   compute_type dtype = compute_type::fp32;
-  gemm_choice gemm = has_blas ? gemm_choice::blas : gemm_choice::builtin;
+  gemm_choice gemm = gemm_choice::builtin;
 
   flatten_set flatten;
   routing_scenario routing;

@@ -15,6 +15,7 @@
 
 #include <plateau/run_ranks.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <iostream>
@@ -107,6 +108,7 @@ class narrator {
  public:
   narrator(const training_job& job)
       : shown_(*job.out, job.terminal_width, job.first_step, job.config.last_step()),
+        active_every_(std::max<std::int64_t>(1, (job.config.last_step() - job.first_step) / 5)),
         tokens_per_step_(static_cast<double>(job.config.batch * job.config.context)) {}
 
   void step(std::int64_t number, const step_outcome& outcome) {
@@ -115,7 +117,7 @@ class narrator {
     last_ = now;
     for (const std::string& alarm : watch_.alarms(outcome.loads)) shown_.line("alarm: " + alarm);
     if (const std::string active = active_experts_line(outcome.loads);
-        active != active_ && !outcome.loads.empty())
+        number % active_every_ == 0 && active != active_)
       shown_.line(active_ = active);
     shown_.step({number, outcome.loss, tokens_per_step_ / seconds, outcome.gradient_norm});
   }
@@ -124,6 +126,7 @@ class narrator {
   progress shown_;
   expert_watch watch_;
   std::string active_;
+  std::int64_t active_every_; // steps between looks at which experts are in use
   double tokens_per_step_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
