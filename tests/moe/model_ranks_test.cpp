@@ -33,7 +33,7 @@ reference::transformer_config shared_config() {
   return c;
 }
 
-const std::vector<std::pair<int, int>> grids{{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1}, {4, 2}, {4, 4}};
+const std::vector<moe::rank_grid> grids{{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1}, {4, 2}, {4, 4}};
 
 std::int64_t rows_to(const moe::routing_counts& counts, index_t experts, index_t first, index_t n) {
   std::int64_t rows = 0;
@@ -42,14 +42,14 @@ std::int64_t rows_to(const moe::routing_counts& counts, index_t experts, index_t
   return rows;
 }
 
-void check_all(const std::vector<std::pair<int, int>>& on, const model_case& c, index_t micro_batches = 1) {
+void check_all(const std::vector<moe::rank_grid>& on, const model_case& c, index_t micro_batches = 1) {
   const test::expectation expected = test::expect(c);
   REQUIRE(expected.margin > 1e-4);
-  for (const auto& [ranks, expert_parallel] : on) {
-    CAPTURE(ranks);
-    CAPTURE(expert_parallel);
-    const auto actual = test::run_model<float>({ranks, expert_parallel, micro_batches, nullptr, true},
-                                               c.config, c.weights, c.tokens());
+  for (const moe::rank_grid grid : on) {
+    CAPTURE(grid.ranks);
+    CAPTURE(grid.expert_parallel);
+    const auto actual = test::run_model<float>(
+        {grid.ranks, grid.expert_parallel, micro_batches, nullptr, true}, c.config, c.weights, c.tokens());
     test::check_step(actual, expected.loss, expected.gradients, loss_bound, gradient_bound);
   }
 }
@@ -108,9 +108,9 @@ TEST_CASE("a balance loss over micro-batches is the mean of theirs, each with it
       for (std::size_t i = 0; i < tensor.data.size(); ++i)
         tensor.data[i] += share * expected.gradients.at(name).data[i];
   }
-  for (const auto& [ranks, expert_parallel] : grids)
-    test::check_step(test::run_model<float>({ranks, expert_parallel, 2, nullptr, true}, config, whole.weights,
-                                            whole.tokens()),
+  for (const moe::rank_grid grid : grids)
+    test::check_step(test::run_model<float>({grid.ranks, grid.expert_parallel, 2, nullptr, true}, config,
+                                            whole.weights, whole.tokens()),
                      loss, gradients, loss_bound, gradient_bound);
 }
 
@@ -179,8 +179,8 @@ TEST_CASE("D12: two runs give the same bits") {
   config.balance_weight = 0.5;
   config.top_k = 3;
   const auto c = model_case::make<float>(config, 9, 5, 7);
-  for (const auto& [ranks, expert_parallel] : grids) {
-    const step_setup setup{ranks, expert_parallel, 2, nullptr, true};
+  for (const moe::rank_grid grid : grids) {
+    const step_setup setup{grid.ranks, grid.expert_parallel, 2, nullptr, true};
     const auto first = test::run_model<float>(setup, config, c.weights, c.tokens());
     for (int again = 0; again < 3; ++again)
       CHECK(test::same_bits(first, test::run_model<float>(setup, config, c.weights, c.tokens())));
@@ -191,8 +191,8 @@ TEST_CASE("D16: NaN in the weights of an expert that nobody uses reaches nothing
   const auto config = shared_config();
   auto c = model_case::make<float>(config, 10, 4, 5);
   const moe::forced_routing forced(moe::parse_routing("--routing", "hot:1,4"), config.experts, config.top_k);
-  for (const auto& [ranks, expert_parallel] : {std::pair{1, 1}, std::pair{2, 2}, std::pair{4, 4}}) {
-    const step_setup setup{ranks, expert_parallel, 1, &forced, true};
+  for (const moe::rank_grid grid : {moe::rank_grid{1, 1}, {2, 2}, {4, 4}}) {
+    const step_setup setup{grid.ranks, grid.expert_parallel, 1, &forced, true};
     const auto clean = test::run_model<float>(setup, config, c.weights, c.tokens());
     auto poisoned_weights = c.weights;
     for (index_t layer = 0; layer < config.layers; ++layer)
@@ -210,11 +210,11 @@ TEST_CASE("D16: NaN in the weights of an expert that nobody uses reaches nothing
 
 TEST_CASE("the losses of forward alone have the bits of those with backward") {
   const auto c = model_case::make<float>(shared_config(), 11, 5, 70);
-  for (const auto& [ranks, expert_parallel] : grids) {
-    const auto both =
-        test::run_model<float>({ranks, expert_parallel, 2, nullptr, true}, c.config, c.weights, c.tokens());
-    const auto alone =
-        test::run_model<float>({ranks, expert_parallel, 2, nullptr, false}, c.config, c.weights, c.tokens());
+  for (const moe::rank_grid grid : grids) {
+    const auto both = test::run_model<float>({grid.ranks, grid.expert_parallel, 2, nullptr, true}, c.config,
+                                             c.weights, c.tokens());
+    const auto alone = test::run_model<float>({grid.ranks, grid.expert_parallel, 2, nullptr, false}, c.config,
+                                              c.weights, c.tokens());
     CHECK(both.loss == alone.loss);
   }
 }
@@ -237,12 +237,12 @@ TEST_CASE("operations of a step: nothing but attention's scores runs forward mor
     const index_t dense = config.layers * (2 * n * h * (2 * h + 2 * keys + config.experts) +
                                            2 * n * config.top_k * 3 * h * config.intermediate);
     const index_t attention = config.layers * tile, head = 2 * n * h * config.vocabulary;
-    for (const auto& [ranks, expert_parallel] : grids) {
-      CAPTURE(ranks);
-      CAPTURE(expert_parallel);
+    for (const moe::rank_grid grid : grids) {
+      CAPTURE(grid.ranks);
+      CAPTURE(grid.expert_parallel);
       for (const bool backward : {false, true}) {
-        const auto r = test::run_model<float>({ranks, expert_parallel, 1, nullptr, backward}, config,
-                                              c.weights, c.tokens());
+        const auto r = test::run_model<float>({grid.ranks, grid.expert_parallel, 1, nullptr, backward},
+                                              config, c.weights, c.tokens());
         index_t flops = 0;
         for (const test::rank_account& each : r.accounts) {
           flops += static_cast<index_t>(each.work.matrix_flops);

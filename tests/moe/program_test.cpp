@@ -294,16 +294,16 @@ TEST_CASE("bad input: status 2, one line that names the file or the flag, nothin
       {"--no-such-flag", "--no-such-flag"},
       {"--steps", "--steps"},
   };
-  for (const auto& [flags, named] : cases) {
-    CAPTURE(flags);
+  for (const wrong& each : cases) {
+    CAPTURE(each.flags);
     const std::string saving =
         " --save '" + at.file("new state") + "' --json '" + at.file("new results") + "' ";
-    const ending end = at.train(saving + flags);
+    const ending end = at.train(saving + each.flags);
     CAPTURE(end.err);
     CHECK(end.status == 2);
     CHECK_FALSE(has(end.out, "loss")); // what the text is may have been said
     CHECK(end.err.rfind("moe_train: ", 0) == 0);
-    CHECK(has(end.err, named));
+    CHECK(has(end.err, each.named));
     CHECK(one_line(end.err));
     CHECK(at.folder.entries() == before);
   }
