@@ -19,9 +19,10 @@ namespace plateau::inline v0::host {
 // From this size on a copy is taken to be too large for its reader to find it in a cache.
 inline constexpr std::size_t streaming_copy_bytes = std::size_t{1} << 20;
 
-// Copies n bytes with stores that bypass the caches. The buffers must not overlap; any alignment. The bytes
-// are visible to whoever synchronises with this thread afterwards.
-inline void copy_bytes_streaming(void* to, const void* from, std::size_t n) {
+// Copies n bytes with stores that bypass the caches, as one of several copies: an unlock does not order such
+// stores, so finish_streaming() comes after the last of them and before anyone is told. A fence after each
+// row of 4 KiB would cost as much as half the row. The buffers must not overlap; any alignment.
+inline void stream_bytes(void* to, const void* from, std::size_t n) {
 #if defined(__SSE2__)
   constexpr std::size_t line = 64;
   auto* d = static_cast<unsigned char*>(to);
@@ -35,7 +36,7 @@ inline void copy_bytes_streaming(void* to, const void* from, std::size_t n) {
   d += head;
   s += head;
   n -= head;
-  for (; n >= line; n -= line, d += line, s += line) {
+  const auto copy_line = [&] {
     const auto* f = reinterpret_cast<const __m128i*>(s);
     auto* t = reinterpret_cast<__m128i*>(d);
     const __m128i a = _mm_loadu_si128(f), b = _mm_loadu_si128(f + 1);
@@ -44,12 +45,33 @@ inline void copy_bytes_streaming(void* to, const void* from, std::size_t n) {
     _mm_stream_si128(t + 1, b);
     _mm_stream_si128(t + 2, c);
     _mm_stream_si128(t + 3, e);
+    n -= line;
+    d += line;
+    s += line;
+  };
+  // The processor's own prefetching waits behind the streaming stores: asked for 2 KiB ahead, and past the
+  // caches that others use, a long copy runs an eighth faster. Never beyond the buffer.
+  constexpr std::size_t ahead = 2048;
+  while (n >= ahead + line) {
+    _mm_prefetch(reinterpret_cast<const char*>(s) + ahead, _MM_HINT_NTA);
+    copy_line();
   }
+  while (n >= line) copy_line();
   std::memcpy(d, s, n);
-  _mm_sfence(); // non-temporal stores are not ordered by an unlock
 #else
   if (n != 0) std::memcpy(to, from, n);
 #endif
+}
+inline void finish_streaming() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+// One such copy. The bytes are visible to whoever synchronises with this thread afterwards.
+inline void copy_bytes_streaming(void* to, const void* from, std::size_t n) {
+  stream_bytes(to, from, n);
+  finish_streaming();
 }
 
 // Copies n bytes; large ones by non-temporal stores. Null pointers are legal when n is 0.

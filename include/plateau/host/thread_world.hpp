@@ -202,10 +202,11 @@ class thread_world {
     for (posted_receive& r : call.receives) {
       if (r.peer != peer) continue;
       if (stream && r.bytes >= smallest_streamed_bytes)
-        copy_bytes_streaming(r.p, r.from, r.bytes);
+        stream_bytes(r.p, r.from, r.bytes);
       else
         copy_bytes(r.p, r.from, r.bytes);
     }
+    if (stream) finish_streaming();
     lock.lock();
     for (posted_receive& r : call.receives)
       if (r.peer == peer) r.copied = true;
