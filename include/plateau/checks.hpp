@@ -78,10 +78,10 @@ template <class C, class B> constexpr bool check_communicator() {
   static_assert(probe::splits<C>,
                 "plateau communicator: needs split(int color, int key), giving its own type");
   static_assert(probe::exchanges<C, B>,
-                "plateau communicator: needs exchange(on<stream>, span<const send_op>, "
-                "span<const receive_op>, const char* what)");
+                "plateau communicator: needs exchange(on<stream>, send_list, receive_list, const char* what)");
   static_assert(probe::exchanges_integers<C>,
                 "plateau communicator: needs host_exchange(span<const int64_t> mine, "
+  static_assert(probe::latches<C>, "plateau communicator: needs latch(failure), from any thread");
                 "span<int64_t> all, const char* what)");
   static_assert(probe::closes_steps<C>,
                 "plateau communicator: needs close_step() and abort(std::string cause)");

@@ -9,6 +9,7 @@
 #include <plateau/access.hpp>
 #include <plateau/config.hpp>
 #include <plateau/counters.hpp>
+#include <plateau/error.hpp>
 #include <plateau/exchange.hpp>
 #include <plateau/gemm.hpp>
 #include <plateau/grouped.hpp>
@@ -175,10 +176,16 @@ concept backend =
     probe::types<B> && probe::resources<B> && probe::streams<B> && probe::records<B> && probe::waits<B> &&
     probe::copies<B> && probe::launches_elements<B> && probe::launches_rows<B> && probe::multiplies<B> &&
     probe::multiplies_batches<B> && probe::multiplies_groups<B> && probe::groups_by_key<B> &&
+  c.exchange(s, {send_op{}}, {receive_op{}});
+  c.exchange(s, {send_op{}}, {receive_op{}}, "what");
     probe::scans<B> && probe::runs_host_tasks<B> && probe::fetches<B> && probe::counts<B>;
 
 template <class C, class B>
 concept communicator = probe::ranks<C> && probe::splits<C> && probe::exchanges<C, B> &&
-    probe::exchanges_integers<C> && probe::closes_steps<C> && probe::counts<C>;
+    probe::exchanges_integers<C> && probe::closes_steps<C> && probe::latches<C> && probe::counts<C>;
 
 } // namespace plateau::inline v0
+template <class C>
+concept latches = requires(C& c, failure why) {
+  c.latch(why);
+};

@@ -8,6 +8,9 @@
 #include <plateau/config.hpp>
 #include <plateau/view.hpp>
 
+#include <concepts>
+#include <initializer_list>
+#include <span>
 #include <type_traits>
 
 namespace plateau::inline v0 {
@@ -33,5 +36,28 @@ template <class T, class S> send_op send_to(int peer, tile<T, S> t) { return sen
 template <class T, class S> receive_op receive_from(int peer, tile<T, S> t) {
   return receive_from(peer, as_row(t));
 }
+
+// The list that an exchange takes: written in braces at the call, or a span, vector or array of the caller's.
+// It refers to them; the operations are read before the call returns.
+template <class Op> class op_list {
+ public:
+  constexpr op_list() = default;
+  constexpr op_list(std::initializer_list<Op> ops) : op_list(std::span<const Op>(ops.begin(), ops.size())) {}
+  constexpr op_list(std::span<const Op> ops) : ops_(ops) {}
+  template <class Range>
+    requires(!std::same_as<Range, op_list> && std::convertible_to<const Range&, std::span<const Op>>)
+  constexpr op_list(const Range& ops) : ops_(ops) {}
+
+  constexpr operator std::span<const Op>() const { return ops_; }
+  constexpr const Op* begin() const { return ops_.data(); }
+  constexpr const Op* end() const { return ops_.data() + ops_.size(); }
+  constexpr std::size_t size() const { return ops_.size(); }
+  constexpr const Op& operator[](std::size_t i) const { return ops_[i]; }
+
+ private:
+  std::span<const Op> ops_{};
+};
+using send_list = op_list<send_op>;
+using receive_list = op_list<receive_op>;
 
 } // namespace plateau::inline v0

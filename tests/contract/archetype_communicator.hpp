@@ -7,6 +7,7 @@
 #include <contract/archetype_backend.hpp>
 
 #include <plateau/counters.hpp>
+#include <plateau/error.hpp>
 #include <plateau/exchange.hpp>
 
 #include <cstdint>
@@ -24,14 +25,14 @@ class archetype_communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   archetype_communicator split(int, int) { return {0, 1}; }
-  void exchange(on<stream>, std::span<const pl::send_op>, std::span<const pl::receive_op>,
-                const char* = "exchange") {}
+  void exchange(on<stream>, pl::send_list, pl::receive_list, const char* = "exchange") {}
   void host_exchange(std::span<const std::int64_t> mine, std::span<std::int64_t> all,
                      const char* = "host_exchange") {
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = mine[i % mine.size()];
   }
   void close_step() {}
   void abort(std::string) {}
+  void latch(pl::failure) {}
   pl::counters counters() const { return {}; }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect: plateau communicator: needs exchange(on<stream>, span<const send_op>, span<const receive_op>, const char* what)
+// expect: plateau communicator: needs exchange(on<stream>, send_list, receive_list, const char* what)
 // control: the archetype; here exchanges have no name
 #include <fail/support/near_misses.hpp>
 

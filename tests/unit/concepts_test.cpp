@@ -57,6 +57,7 @@ template <class C> std::string failed_communicator_probes() {
   probe(p::exchanges<C, B>, "exchanges");
   probe(p::exchanges_integers<C>, "exchanges_integers");
   probe(p::closes_steps<C>, "closes_steps");
+  probe(p::latches<C>, "latches");
   probe(p::counts<C>, "counts");
   CHECK(pl::communicator<C, B> == failed.empty());
   return failed;
@@ -125,6 +126,8 @@ TEST_CASE("a communicator that lacks one thing fails one probe") {
 
 // --- resources ---
 
+  CHECK(failed_communicator_probes<nm::exchanges_spans_only>() == "exchanges ");
+  CHECK(failed_communicator_probes<nm::latches_texts>() == "latches ");
 namespace {
 struct plain_resource {
   using space = pl::device_space;

@@ -7,6 +7,9 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
 
 namespace {
 
@@ -35,6 +38,33 @@ TEST_CASE("whole rows travel; columns of a wider matrix do not") {
   CHECK_THROWS_AS(pl::send_to(1, t.column_block(0, 3)), pl::config_error);
   CHECK_THROWS_AS(pl::receive_from(1, t.column_block(0, 3)), pl::config_error);
   CHECK(pl::send_to(1, t.column_block(2, 3).row_block(1, 1)).bytes == 12); // one row
+}
+
+std::size_t bytes_of(pl::send_list list) {
+  std::size_t bytes = 0;
+  for (const pl::send_op& s : list) bytes += s.bytes;
+  return bytes;
+}
+
+TEST_CASE("a list is written in braces, or is a container of the caller's") {
+  const pl::send_op one{nullptr, 1, 0}, two{nullptr, 2, 1};
+  CHECK(bytes_of({}) == 0);
+  CHECK(bytes_of({one}) == 1);
+  CHECK(bytes_of({one, two}) == 3);
+  CHECK(bytes_of({{nullptr, 5, 1}}) == 5);
+  std::vector<pl::send_op> ops{one, two, two};
+  const std::array<pl::send_op, 2> fixed{one, one};
+  const pl::send_op plain[]{two, two};
+  CHECK(bytes_of(ops) == 5);
+  CHECK(bytes_of(fixed) == 2);
+  CHECK(bytes_of(plain) == 4);
+  CHECK(bytes_of(std::span<const pl::send_op>(ops).subspan(1)) == 4);
+  CHECK(bytes_of(std::span<pl::send_op>(ops)) == 5);
+  const pl::send_list list = ops;
+  CHECK(list.size() == 3);
+  CHECK(list[2].bytes == 2);
+  CHECK(bytes_of(list) == 5);
+  static_assert(!std::is_convertible_v<std::vector<pl::receive_op>, pl::send_list>);
 }
 
 TEST_CASE("D3: nothing can be sent, from null as well") {

@@ -161,7 +161,11 @@ struct rank_is_long : splitting<rank_is_long> {
   long rank() const;
 };
 struct nameless_exchange : splitting<nameless_exchange> {
-  void exchange(on<plain_stream>, std::span<const pl::send_op>, std::span<const pl::receive_op>);
+  void exchange(on<plain_stream>, pl::send_list, pl::receive_list);
+};
+struct exchanges_spans_only : splitting<exchanges_spans_only> { // not what is written in braces
+  void exchange(on<plain_stream>, std::span<const pl::send_op>, std::span<const pl::receive_op>,
+                const char* = "exchange");
 };
 struct nameless_host_exchange : splitting<nameless_host_exchange> {
   void host_exchange(std::span<const std::int64_t>, std::span<std::int64_t>);
@@ -188,3 +192,6 @@ template <class NearMiss> using communicator_subject = NearMiss;
 #endif
 
 } // namespace near_misses
+struct latches_texts : splitting<latches_texts> { // a failure has a kind, and may come from elsewhere
+  void latch(std::string);
+};
