@@ -11,7 +11,7 @@
 #include "layer_buffers.hpp"
 #include "parameters.hpp"
 #include "router.hpp"
-#include "uncapped_dispatch.hpp"
+#include "routing.hpp"
 
 #include <plateau/access.hpp>
 #include <plateau/column_sum.hpp>
@@ -55,7 +55,7 @@ template <class Backend, class Dispatch, class T> class layer {
     routing_counts counts = dispatch_->fetch_counts(s, buf.offsets);
     backend_->copy(s, pl::in(rows_of(buf.residual, part)), pl::out(out));
     dispatch_->forward(s, counts, index(buf, part), rows_of(buf.post_normed, part), gates(buf.gates, part),
-                       experts<T>(w), out, buf.scratch);
+                       experts<T>(w), out);
     return counts;
   }
 
@@ -69,7 +69,7 @@ template <class Backend, class Dispatch, class T> class layer {
     up_to_routing(s, buf, part, number, w, x, sink);
     const auto post_normed = rows_of(buf.post_normed, part), dnormed = rows_of(buf.dnormed, part);
     dispatch_->backward(s, counts, index(buf, part), post_normed, gates(buf.gates, part), experts<T>(w), dx,
-                        dnormed, gates(buf.dgates, part), experts<float>(g), buf.scratch);
+                        dnormed, gates(buf.dgates, part), experts<float>(g));
     router_.backward(s, buf, post_normed, w.router, load, balance_scale, dnormed, g.router);
     norm_backward(s, buf, n, rows_of(buf.residual, part), w.post_norm, dnormed, dx, g.post_norm);
 

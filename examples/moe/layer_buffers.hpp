@@ -46,44 +46,55 @@ template <class Backend> class phase_source {
   typename pl::workspace<Backend>::phase* phase_;
 };
 
+// What a set of buffers must serve. Backward computes the forward again, so it needs that one's buffers too.
+enum class layer_pass : unsigned char { forward, backward };
+
 template <class Backend, class T> struct layer_buffers {
   // tokens n, hidden h, queries = heads * head_size, keys = kv_heads * head_size; "packed" as in
-  // kernels/rotary.hpp
-  pl::view<T> normed, residual, post_normed, dnormed; // (n, h)
-  pl::view<float> gain_terms;                         // (n, h)
-  pl::view<T> flat_query, flat_key, flat_value;       // (n, queries), (n, keys) twice; also their gradients
-  pl::view<T> attended;                               // (n, queries)
-  pl::view<T> query, key, value;                      // packed
-  pl::view<T> packed_output, packed_doutput;          // packed as queries
-  pl::view<float> dquery, dkey, dvalue;               // packed, fp32 accumulators
-  pl::view<float> maximum, sum, dots;                 // (n * heads), packed
-  pl::view<float> scores, dprobabilities,
-      accumulator; // (batches, tile rows, tile keys) twice; (batches, tile rows, head_size)
-  pl::view<T> probabilities, dscores;           // (batches, tile rows, tile keys)
+  // kernels/rotary.hpp; batches = sequences * kv_heads
+  pl::view<T> normed, residual, post_normed;    // (n, h)
+  pl::view<T> flat_query, flat_key, flat_value; // (n, queries), (n, keys) twice; also their gradients
+  pl::view<T> attended;                         // (n, queries)
+  pl::view<T> query, key, value;                // packed
+  pl::view<float> maximum, sum;                 // (n * heads), packed
+  pl::view<float> scores;                       // (batches, tile rows, tile keys)
+  pl::view<T> probabilities;                    // (batches, tile rows, tile keys)
+  pl::view<float> accumulator;                  // (batches, tile rows, head_size)
   pl::view<float> logits, router_probabilities; // (chunk, experts)
-  pl::view<T> dlogits;                          // (chunk, experts)
   pl::view<std::int32_t> ids, order, position;  // (n, top_k)
-  pl::view<float> gates, dgates;                // (n, top_k)
+  pl::view<float> gates;                        // (n, top_k)
   pl::view<std::int64_t> offsets;               // (experts + 1)
-  pl::view<std::int64_t> token_offsets;                // (vocabulary + 1), for the embedding's gradient
   pl::scratch_view scratch;
 
-  static pl::working_set working_set(const model_config& c, const rank_grid& g, const batch_limits& b) {
+  // Backward only
+  pl::view<T> dnormed;                       // (n, h)
+  pl::view<float> gain_terms;                // (n, h)
+  pl::view<T> packed_output, packed_doutput; // packed as queries
+  pl::view<float> dquery, dkey, dvalue;      // packed, fp32 accumulators
+  pl::view<float> dots;                      // (n * heads), packed
+  pl::view<float> dprobabilities;            // (batches, tile rows, tile keys)
+  pl::view<T> dscores;                       // (batches, tile rows, tile keys)
+  pl::view<T> dlogits;                       // (chunk, experts)
+  pl::view<float> dgates;                    // (n, top_k)
+  pl::view<std::int64_t> token_offsets;      // (vocabulary + 1), for the embedding's gradient
+
+  static pl::working_set working_set(const model_config& c, const batch_limits& b, layer_pass pass) {
     pl::working_set set(pl::tag::activations);
     counting_source source(set);
-    layer_buffers(source, c, g, b);
+    layer_buffers(source, c, b, pass);
     return set;
   }
 
   template <class Source>
-  layer_buffers(Source& from, const model_config& c, const rank_grid& g, const batch_limits& b) {
+  layer_buffers(Source& from, const model_config& c, const batch_limits& b, layer_pass pass) {
     const index_t n = b.tokens(), h = c.hidden, d = c.head_size();
     const index_t queries = c.heads * d, keys = c.kv_heads * d, group = c.heads / c.kv_heads;
+    const index_t tile_rows = b.sequences * c.kv_heads * std::min(attention_query_tile, b.context) * group;
+    const index_t tile = tile_rows * std::min(attention_key_tile, b.context);
+    const index_t chunk = std::min(n, router_chunk);
     normed = from.template device<T>("normalised input", n * h);
     residual = from.template device<T>("after attention", n * h);
     post_normed = from.template device<T>("normalised after attention", n * h);
-    dnormed = from.template device<T>("gradient of a normalised input", n * h);
-    gain_terms = from.template device<float>("terms of a gain's gradient", n * h);
     flat_query = from.template device<T>("queries", n * queries);
     flat_key = from.template device<T>("keys", n * keys);
     flat_value = from.template device<T>("values", n * keys);
@@ -91,51 +102,53 @@ template <class Backend, class T> struct layer_buffers {
     query = from.template device<T>("packed queries", n * queries);
     key = from.template device<T>("packed keys", n * keys);
     value = from.template device<T>("packed values", n * keys);
+    maximum = from.template device<float>("softmax maximum", n * c.heads);
+    sum = from.template device<float>("softmax sum", n * c.heads);
+    scores = from.template device<float>("score tile", tile);
+    probabilities = from.template device<T>("probability tile", tile);
+    accumulator = from.template device<float>("attention accumulator", tile_rows * d);
+    logits = from.template device<float>("router logits", chunk * c.experts);
+    router_probabilities = from.template device<float>("router probabilities", chunk * c.experts);
+    ids = from.template device<std::int32_t>("expert of each route", n * c.top_k);
+    order = from.template device<std::int32_t>("routes by expert", n * c.top_k);
+    position = from.template device<std::int32_t>("place of each route", n * c.top_k);
+    gates = from.template device<float>("gates", n * c.top_k);
+    offsets = from.template device<std::int64_t>("first route of each expert", c.experts + 1);
+    scratch = from.template device<unsigned char>("scratch", static_cast<index_t>(scratch_bytes(c, b)));
+    if (pass == layer_pass::forward) return;
+
+    dnormed = from.template device<T>("gradient of a normalised input", n * h);
+    gain_terms = from.template device<float>("terms of a gain's gradient", n * h);
     packed_output = from.template device<T>("packed attention output", n * queries);
     packed_doutput = from.template device<T>("packed output gradient", n * queries);
     dquery = from.template device<float>("query gradient", n * queries);
     dkey = from.template device<float>("key gradient", n * keys);
     dvalue = from.template device<float>("value gradient", n * keys);
-    maximum = from.template device<float>("softmax maximum", n * c.heads);
-    sum = from.template device<float>("softmax sum", n * c.heads);
     dots = from.template device<float>("output times its gradient", n * c.heads);
-    const index_t tile_rows = b.sequences * c.kv_heads * std::min(attention_query_tile, b.context) * group;
-    const index_t tile = tile_rows * std::min(attention_key_tile, b.context);
-    scores = from.template device<float>("score tile", tile);
     dprobabilities = from.template device<float>("probability gradient tile", tile);
-    accumulator = from.template device<float>("attention accumulator", tile_rows * d);
-    probabilities = from.template device<T>("probability tile", tile);
     dscores = from.template device<T>("score gradient tile", tile);
-    const index_t chunk = std::min(n, router_chunk);
-    logits = from.template device<float>("router logits", chunk * c.experts);
-    router_probabilities = from.template device<float>("router probabilities", chunk * c.experts);
     dlogits = from.template device<T>("router gradient", chunk * c.experts);
-    ids = from.template device<std::int32_t>("expert of each route", n * c.top_k);
-    order = from.template device<std::int32_t>("routes by expert", n * c.top_k);
-    position = from.template device<std::int32_t>("place of each route", n * c.top_k);
-    gates = from.template device<float>("gates", n * c.top_k);
     dgates = from.template device<float>("gate gradients", n * c.top_k);
-    offsets = from.template device<std::int64_t>("first route of each expert", c.experts + 1);
     token_offsets = from.template device<std::int64_t>("first use of each token", c.vocabulary + 1);
-    scratch = from.template device<unsigned char>("scratch", static_cast<index_t>(scratch_bytes(c, g, b)));
   }
 
-  static std::size_t scratch_bytes(const model_config& c, const rank_grid& g, const batch_limits& b) {
+  static std::size_t scratch_bytes(const model_config& c, const batch_limits& b) {
     using pl::transpose;
     const index_t n = b.tokens(), h = c.hidden, d = c.head_size();
     const index_t queries = c.heads * d, keys = c.kv_heads * d;
     const index_t tile_rows = std::min(attention_query_tile, b.context) * (c.heads / c.kv_heads);
     const index_t tile_keys = std::min(attention_key_tile, b.context), chunk = std::min(n, router_chunk);
-    const index_t most_rows = n * c.top_k * g.expert_parallel; // every route of the expert group on one rank
     scratch_need<Backend> need;
     need.template linear<T>(n, h, queries).template linear<T>(n, h, keys).template linear<T>(n, queries, h);
     need.template linear<T>(chunk, h, c.experts);
-    need.template linear<T>(most_rows, h, c.intermediate).template linear<T>(most_rows, c.intermediate, h);
     need.template gemm<T, T, float>(transpose::no, transpose::yes, tile_rows, tile_keys, d);
     need.template gemm<T, T, float>(transpose::no, transpose::no, tile_rows, d, tile_keys);
     need.template gemm<T, T, float>(transpose::yes, transpose::no, tile_keys, d, tile_rows);
     return need.group_by_key(n * c.top_k, c.experts)
-        .group_by_key(n, c.vocabulary).column_sum(n, h).column_sum(chunk, c.experts).bytes();
+        .group_by_key(n, c.vocabulary)
+        .column_sum(n, h)
+        .column_sum(chunk, c.experts)
+        .bytes();
   }
 };
 

@@ -5,7 +5,6 @@
 // caller's stream.
 #pragma once
 
-#include "dense_loss.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/model.hpp"
 #include "kernels/norm.hpp"
@@ -13,7 +12,8 @@
 #include "layer.hpp"
 #include "layer_buffers.hpp"
 #include "parameters.hpp"
-#include "uncapped_dispatch.hpp"
+#include "routing.hpp"
+#include "unflattened.hpp"
 
 #include <plateau/checks.hpp>
 #include <plateau/collectives.hpp>
@@ -53,9 +53,13 @@ struct micro_batch {
   index_t step_tokens = 0;  // of all ranks and micro-batches in this step: what the loss is divided by
 };
 
-template <class Backend, class Communicator, class T> class model {
+// `Peaks` names the class that deals with each of the four peaks (unflattened.hpp).
+template <class Backend, class Communicator, class T, class Peaks = unflattened> class model {
   using stream = typename Backend::stream;
-  using dispatch_type = uncapped_dispatch<Backend, Communicator, T>;
+  using dispatch_type = typename Peaks::template dispatch<Backend, Communicator, T>;
+  using loss_type = typename Peaks::template loss<Backend, Communicator, T>;
+  using boundaries_type = typename Peaks::template boundaries<Backend, T>;
+  using gradients_type = typename Peaks::template gradients<Backend>;
   using buffers = layer_buffers<Backend, T>;
 
  public:
@@ -65,17 +69,17 @@ template <class Backend, class Communicator, class T> class model {
         const batch_limits& b, const forced_routing* forced = nullptr)
       : backend_(&backend), world_(&world), config_(c), grid_(g), limits_(b),
         layout_(c, g, g.expert_rank(world.rank())), weights_(backend, layout_, pl::tag::parameters),
-        gradients_(backend, layout_, pl::tag::gradients), set_(buffers::working_set(c, g, b)),
-        space_(backend, set_), dispatch_(backend, group, c), layer_(backend, dispatch_, c, b, forced),
-        loss_(backend, c, b),
-        boundaries_(backend.device(), (c.layers + 1) * b.tokens() * c.hidden, pl::tag::checkpoint),
-        dx_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
+        gradients_(backend, layout_), forward_set_(buffers::working_set(c, b, layer_pass::forward)),
+        backward_set_(buffers::working_set(c, b, layer_pass::backward)),
+        space_(backend, reservation(c, g, b)), dispatch_(backend, group, space_, c, g, b),
+        layer_(backend, dispatch_, c, b, forced), loss_(backend, world, space_, c, g, b),
+        boundaries_(backend, c, b), dx_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
         final_normed_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
         losses_(backend.device(), b.tokens(), pl::tag::activations),
         tokens_(backend.device(), 2 * b.tokens(), pl::tag::activations),
         pinned_tokens_(backend.pinned(), 2 * b.tokens(), pl::tag::activations),
         balance_(backend.device(), 3 * c.experts, pl::tag::activations),
-        reduce_scratch_(backend.device(), static_cast<index_t>(reduce_bytes(world)), pl::tag::activations),
+        reduce_scratch_(backend.device(), reduce_elements(world, c), pl::tag::activations),
         sums_(backend.device(), 4, pl::tag::activations), counts_(static_cast<std::size_t>(c.layers)) {
     static_assert(pl::check_backend<Backend>() && pl::check_communicator<Communicator, Backend>());
   }
@@ -83,7 +87,7 @@ template <class Backend, class Communicator, class T> class model {
   const parameter_layout& layout() const { return layout_; }
   const model_config& config() const { return config_; }
   const tensor_set<Backend, T>& weights() const { return weights_; }
-  const tensor_set<Backend, float>& gradients() const { return gradients_; }
+  const gradients_type& gradients() const { return gradients_; }
   // Per layer, the routed rows of the last forward: (expert_parallel, experts).
   const std::vector<routing_counts>& routed() const { return counts_; }
   // (2) on the device: sums since begin_step over the rank's micro-batches of the tokens' losses, and of the
@@ -92,8 +96,7 @@ template <class Backend, class Communicator, class T> class model {
 
   // Gradients and loss sums start from zero.
   void begin_step(stream& s) {
-    for (const auto& g : {gradients_.shared(), gradients_.expert()})
-      backend_->launch(s, pl::elements{g.n}, pl::fill<float>{0}, pl::out(g));
+    gradients_.begin_step(*backend_, s);
     backend_->launch(s, pl::elements{2}, pl::fill<double>{0}, pl::out(loss_sums()));
   }
 
@@ -103,11 +106,8 @@ template <class Backend, class Communicator, class T> class model {
     forward(s, part);
     add_balance_loss(s, batch);
     phase("loss");
-    const auto x = boundary(config_.layers, part),
-               dx = pl::as_matrix(dx_.all(), part.tokens(), config_.hidden);
-    const auto normed = pl::as_matrix(final_normed_.all(), part.tokens(), config_.hidden);
-    backend_->launch(s, pl::rows{part.tokens()}, rms_norm{config_.norm_epsilon}, pl::in(x),
-                     pl::in(weights_.final_norm()), pl::out(normed));
+    const auto dx = pl::as_matrix(dx_.all(), part.tokens(), config_.hidden);
+    const auto normed = final_normed(s, part);
     const auto losses = losses_.all().sub(0, part.tokens());
     loss_.forward_backward(s, normed, targets(part), weights_.head(),
                            1.0F / static_cast<float>(batch.step_tokens), losses, dx, gradients_.head());
@@ -120,25 +120,29 @@ template <class Backend, class Communicator, class T> class model {
     const batch_part part = begin(s, batch);
     forward(s, part);
     phase("loss");
-    const auto normed = pl::as_matrix(final_normed_.all(), part.tokens(), config_.hidden);
-    backend_->launch(s, pl::rows{part.tokens()}, rms_norm{config_.norm_epsilon},
-                     pl::in(boundary(config_.layers, part)), pl::in(weights_.final_norm()), pl::out(normed));
+    const auto normed = final_normed(s, part);
     const auto losses = losses_.all().sub(0, part.tokens());
     loss_.forward(s, normed, targets(part), weights_.head(), losses);
     add_loss(s, losses);
   }
 
  private:
-  static std::size_t reduce_bytes(const Communicator& world) {
-    return pl::reduce_scratch_bytes<float>(world.size());
+  // What is never open at the same time shares memory; a layer's buffers and its dispatch are open together.
+  static pl::reservation reservation(const model_config& c, const rank_grid& g, const batch_limits& b) {
+    const pl::working_set dispatch = dispatch_type::working_set(c, g, b);
+    return pl::overlay(pl::together(buffers::working_set(c, b, layer_pass::forward), dispatch),
+                       pl::together(buffers::working_set(c, b, layer_pass::backward), dispatch),
+                       loss_type::working_set(c, g, b));
+  }
+  // Only the balance loss is summed over ranks here: two numbers for each expert.
+  static pl::collective_options reduce_options(const model_config& c) { return {2 * c.experts}; }
+  static index_t reduce_elements(const Communicator& world, const model_config& c) {
+    if (c.balance_weight == 0) return 0;
+    return static_cast<index_t>(pl::reduce_scratch_bytes<float>(world.size(), reduce_options(c)));
   }
   void phase(const char* name) {
     backend_->device().meter().phase(name);
     backend_->pinned().meter().phase(name);
-  }
-  pl::tile<T> boundary(index_t l, const batch_part& part) const {
-    const index_t elements = limits_.tokens() * config_.hidden;
-    return pl::as_matrix(boundaries_.all().sub(l * elements, elements), part.tokens(), config_.hidden);
   }
   pl::view<std::int32_t> inputs(const batch_part& part) const { return tokens_.all().sub(0, part.tokens()); }
   pl::view<std::int32_t> targets(const batch_part& part) const {
@@ -151,9 +155,15 @@ template <class Backend, class Communicator, class T> class model {
   // Tokens to the device.
   batch_part begin(stream& s, micro_batch& batch) {
     const batch_part part{static_cast<index_t>(batch.sequences.size()), batch.context, batch.first_token};
-    if (part.tokens() > limits_.tokens())
-      throw pl::config_error("model: a micro-batch of " + std::to_string(part.tokens()) +
-                             " tokens, but the model was made for " + std::to_string(limits_.tokens()));
+    bool whole = part.context <= limits_.context;
+    for (const auto& sequence : batch.sequences)
+      whole = whole && static_cast<index_t>(sequence.size()) == batch.context + 1;
+    if (!whole || part.tokens() > limits_.tokens())
+      throw pl::config_error("model: a micro-batch of " + std::to_string(part.sequences) + " sequences of " +
+                             std::to_string(batch.context) + " tokens, made for at most " +
+                             std::to_string(limits_.tokens()) + " tokens and sequences of " +
+                             std::to_string(limits_.context) +
+                             "; each span holds one token more, its last target");
     phase("forward");
     const auto pinned_inputs = pinned_tokens_.all().sub(0, part.tokens());
     const auto pinned_targets = pinned_tokens_.all().sub(limits_.tokens(), part.tokens());
@@ -166,36 +176,55 @@ template <class Backend, class Communicator, class T> class model {
 
   // From tokens to the last boundary.
   void forward(stream& s, const batch_part& part) {
-    auto open = space_.open(set_);
+    auto open = space_.open(forward_set_);
     phase_source<Backend> source(open);
-    const buffers buf(source, config_, grid_, limits_);
+    const buffers buf(source, config_, limits_, layer_pass::forward);
+    const index_t n = part.tokens();
     backend_->launch(s, pl::elements{balance_.size()}, pl::fill<float>{0}, pl::out(balance_.all()));
-    backend_->launch(s, pl::rows{part.tokens()}, embed{}, pl::in(inputs(part)), pl::in(weights_.embedding()),
-                     pl::out(boundary(0, part)));
-    for (index_t l = 0; l < config_.layers; ++l)
+    backend_->launch(s, pl::rows{n}, embed{}, pl::in(inputs(part)), pl::in(weights_.embedding()),
+                     pl::out(boundaries_.write(s, 0, n)));
+    boundaries_.written(s, 0);
+    for (index_t l = 0; l < config_.layers; ++l) {
+      const auto x = boundaries_.read(s, l, n), out = boundaries_.write(s, l + 1, n);
       counts_[static_cast<std::size_t>(l)] =
-          layer_.forward(s, buf, part, l, weights_.layer(l), boundary(l, part), boundary(l + 1, part),
-                         {probability_sum(), load()});
+          layer_.forward(s, buf, part, l, weights_.layer(l), x, out, {probability_sum(), load()});
+      boundaries_.written(s, l + 1);
+      boundaries_.done(s, l);
+    }
   }
 
   // From dx of the normalised last boundary to every gradient.
   void backward(stream& s, const batch_part& part, const micro_batch& batch) {
     phase("backward");
-    auto open = space_.open(set_);
+    auto open = space_.open(backward_set_);
     phase_source<Backend> source(open);
-    const buffers buf(source, config_, grid_, limits_);
+    const buffers buf(source, config_, limits_, layer_pass::backward);
     const index_t n = part.tokens();
     const auto dx = pl::as_matrix(dx_.all(), n, config_.hidden);
-    final_norm_backward(s, buf, n, boundary(config_.layers, part), dx);
-    for (index_t l = config_.layers - 1; l >= 0; --l)
-      layer_.backward(s, buf, part, l, weights_.layer(l), gradients_.layer(l),
-                      counts_[static_cast<std::size_t>(l)], boundary(l, part), dx, load(),
+    final_norm_backward(s, buf, n, boundaries_.read(s, config_.layers, n), dx);
+    boundaries_.done(s, config_.layers);
+    for (index_t l = config_.layers - 1; l >= 0; --l) {
+      layer_.backward(s, buf, part, l, weights_.layer(l), gradients_.acquire(s, l),
+                      counts_[static_cast<std::size_t>(l)], boundaries_.read(s, l, n), dx, load(),
                       balance_scale(batch), sink());
+      gradients_.layer_is_final(s, l);
+      boundaries_.done(s, l);
+    }
     // Each row of the table sums its tokens' gradients in order.
     const auto order = buf.order.sub(0, n);
     backend_->group_by_key(s, pl::in(inputs(part)), pl::out(order), pl::out(buf.token_offsets), buf.scratch);
     backend_->launch(s, pl::rows{config_.vocabulary}, embed_backward{}, pl::in(order),
                      pl::in(buf.token_offsets), pl::in(dx), pl::inout(gradients_.embedding()));
+    gradients_.ends_are_final(s);
+  }
+  // The last boundary, normalised: what the loss sees. (tokens, hidden)
+  pl::tile<T> final_normed(stream& s, const batch_part& part) {
+    const auto normed = pl::as_matrix(final_normed_.all(), part.tokens(), config_.hidden);
+    backend_->launch(s, pl::rows{part.tokens()}, rms_norm{config_.norm_epsilon},
+                     pl::in(boundaries_.read(s, config_.layers, part.tokens())),
+                     pl::in(weights_.final_norm()), pl::out(normed));
+    boundaries_.done(s, config_.layers);
+    return normed;
   }
   // dx becomes the gradient of the norm's input, x.
   void final_norm_backward(stream& s, const buffers& buf, index_t n, pl::tile<T> x, pl::tile<T> dx) {
@@ -218,7 +247,7 @@ template <class Backend, class Communicator, class T> class model {
   void add_balance_loss(stream& s, const micro_batch& batch) {
     if (config_.balance_weight == 0 || config_.layers == 0) return;
     pl::all_reduce(*backend_, *world_, s, pl::inout(balance_.all().sub(0, 2 * config_.experts)),
-                   reduce_scratch_.all());
+                   reduce_scratch_.all(), reduce_options(config_));
     backend_->launch(s, pl::rows{1}, add_balance{static_cast<double>(balance_scale(batch))},
                      pl::in(probability_sum()), pl::in(load()), pl::inout(sums_.all().sub(1, 1)));
   }
@@ -238,14 +267,14 @@ template <class Backend, class Communicator, class T> class model {
   batch_limits limits_;
   parameter_layout layout_;
   tensor_set<Backend, T> weights_;
-  tensor_set<Backend, float> gradients_;
-  pl::working_set set_;
+  gradients_type gradients_;
+  pl::working_set forward_set_, backward_set_;
   pl::workspace<Backend> space_;
   dispatch_type dispatch_;
   layer<Backend, dispatch_type, T> layer_;
-  dense_loss<Backend, T> loss_;
-  pl::device_buffer<T, Backend> boundaries_, dx_,
-      final_normed_;                                // (layers + 1, tokens, hidden); (tokens, hidden) twice
+  loss_type loss_;
+  boundaries_type boundaries_;
+  pl::device_buffer<T, Backend> dx_, final_normed_; // (tokens, hidden)
   pl::device_buffer<float, Backend> losses_;        // (tokens)
   pl::device_buffer<std::int32_t, Backend> tokens_; // inputs, targets (tokens each)
   pl::pinned_buffer<std::int32_t, Backend> pinned_tokens_;

@@ -38,7 +38,7 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
 
  public:
   using weights_type = tensor_set<Backend, T>;
-  using gradients_type = tensor_set<Backend, float>;
+  using gradients_type = resident_gradients<Backend>;
 
   // `world`: all ranks; `group`: the expert group; `replicas`: the ranks that hold the same experts. All must
   // outlive it.
@@ -71,7 +71,7 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
     kernel.learning_rate = static_cast<float>(learning_rate);
     kernel.correction1 = correction(settings_.beta1, step);
     kernel.correction2 = correction(settings_.beta2, step);
-    for (const parameter_group* group : {&layout_->shared, &layout_->expert})
+    for (const parameter_group* group : layout_->groups())
       for (const parameter& p : group->all()) {
         kernel.weight_decay = p.vector ? 0 : settings_.weight_decay;
         const auto gradient = pl::in(gradients.of(*group, p)), control = pl::in(control_.all());
@@ -88,7 +88,7 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
   // Rounds the masters to the compute type, after they were set.
   void publish(stream& s) {
     if constexpr (separate_master)
-      for (const parameter_group* group : {&layout_->shared, &layout_->expert})
+      for (const parameter_group* group : layout_->groups())
         for (const parameter& p : group->all())
           backend_->launch(s, pl::elements{p.elements()}, pl::convert{}, pl::in(master(*group, p)),
                            pl::out(weights_->of(*group, p)));
@@ -116,7 +116,7 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
           first(backend.device(), n, pl::tag::optimizer), second(backend.device(), n, pl::tag::optimizer) {}
   };
   const state& of(const parameter_group& group) const {
-    return &group == &layout_->shared ? shared_ : expert_;
+    return group.kind() == group_kind::shared ? shared_ : expert_;
   }
 
   static index_t blocks(index_t n) { return (n + norm_block - 1) / norm_block; }

@@ -7,6 +7,7 @@
 
 #include "model_config.hpp"
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -26,9 +27,19 @@ struct parameter {
   }
 };
 
+// Over which ranks a group's gradients are summed, and who holds it.
+enum class group_kind : unsigned char {
+  shared, // every rank
+  expert  // one rank of each expert group: its replicas
+};
+inline constexpr std::array all_group_kinds{group_kind::shared, group_kind::expert};
+
 // The tensors of one group, one after the other.
 class parameter_group {
  public:
+  explicit parameter_group(group_kind kind) : kind_(kind) {}
+
+  group_kind kind() const { return kind_; }
   int add(std::string name, index_t rows, index_t cols, bool vector = false) {
     all_.push_back({std::move(name), rows, cols, vector, elements_});
     elements_ += rows * cols;
@@ -39,6 +50,7 @@ class parameter_group {
   index_t elements() const { return elements_; }
 
  private:
+  group_kind kind_;
   std::vector<parameter> all_;
   index_t elements_ = 0;
 };
@@ -50,9 +62,11 @@ struct layer_parameters {
 };
 
 struct parameter_layout {
-  parameter_group shared, expert;
+  parameter_group shared{group_kind::shared}, expert{group_kind::expert};
   int embedding = 0, final_norm = 0, head = 0;
   std::vector<layer_parameters> layers;
+
+  std::array<const parameter_group*, 2> groups() const { return {&shared, &expert}; }
 
   // The tensors of the rank at place `expert_rank` of its expert group.
   parameter_layout(const model_config& c, const rank_grid& g, int expert_rank) {

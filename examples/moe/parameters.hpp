@@ -22,11 +22,11 @@ namespace pl = plateau;
 // The weights (T) or gradients (float) of one layer, as views.
 template <class T> struct layer_tensors {
   pl::view<T> input_norm, post_norm; // (hidden)
-  pl::tile<T> query, key, value,
-      output;         // (heads * head_size, hidden) three times; (hidden, heads * head_size)
-  pl::tile<T> router; // (experts, hidden)
-  std::vector<pl::tile<T>> gate, up,
-      down; // per local expert (intermediate, hidden) twice; (hidden, intermediate)
+  pl::tile<T> query, key, value;     // (heads * head_size, hidden), with the key-value heads for two of them
+  pl::tile<T> output;                // (hidden, heads * head_size)
+  pl::tile<T> router;                // (experts, hidden)
+  std::vector<pl::tile<T>> gate, up; // per local expert (intermediate, hidden)
+  std::vector<pl::tile<T>> down;     // per local expert (hidden, intermediate)
 };
 
 // One set of tensors in two flat buffers.
@@ -61,8 +61,9 @@ template <class Backend, class T> class tensor_set {
   pl::tile<T> embedding() const { return shared(layout_->embedding); }
   pl::view<T> final_norm() const { return vector(layout_->final_norm); }
   pl::tile<T> head() const { return shared(layout_->head); }
+  pl::view<T> of(group_kind kind) const { return kind == group_kind::shared ? shared() : expert(); }
   pl::view<T> of(const parameter_group& group, const parameter& p) const {
-    return (&group == &layout_->shared ? shared_ : expert_).all().sub(p.offset, p.elements());
+    return of(group.kind()).sub(p.offset, p.elements());
   }
 
  private:
@@ -79,6 +80,27 @@ template <class Backend, class T> class tensor_set {
   const parameter_layout* layout_;
   pl::device_buffer<T, Backend> shared_, expert_;
   std::vector<layer_tensors<T>> layers_;
+};
+
+// Gradients that stay on the device for the whole step, as everyone has them: this is the baseline. The model
+// says when it needs a layer's and when those are final for the micro-batch, so that a store that sends them
+// away can take its place.
+template <class Backend> class resident_gradients : public tensor_set<Backend, float> {
+  using base = tensor_set<Backend, float>;
+
+ public:
+  resident_gradients(Backend& backend, const parameter_layout& layout)
+      : base(backend, layout, pl::tag::gradients) {}
+
+  void begin_step(Backend& backend, typename Backend::stream& s) {
+    for (const group_kind kind : all_group_kinds)
+      backend.launch(s, pl::elements{base::of(kind).n}, pl::fill<float>{0}, pl::out(base::of(kind)));
+  }
+  // Before a layer's backward; after it. Everything that adds to them lies between the two on the stream.
+  const layer_tensors<float>& acquire(typename Backend::stream&, index_t l) const { return base::layer(l); }
+  void layer_is_final(typename Backend::stream&, index_t) {}
+  // After the micro-batch's backward: embedding, head and final norm.
+  void ends_are_final(typename Backend::stream&) {}
 };
 
 } // namespace moe

@@ -74,6 +74,8 @@ class forced_routing {
     if (scenario_.form == routing_scenario::kind::zipf) fill_zipf();
   }
 
+  const routing_scenario& scenario() const { return scenario_; }
+
   // Expert of slot `slot` in [0, top_k) of token `token`, counted over the whole batch of the step.
   std::int64_t expert(std::int64_t layer, std::int64_t token, std::int64_t slot) const {
     switch (scenario_.form) {
@@ -82,7 +84,7 @@ class forced_routing {
     case routing_scenario::kind::zipf:
       return zipf(layer, token, slot);
     case routing_scenario::kind::all_to_one:
-      return slot; // the first experts, which live on the first rank
+      return slot; // the first top-k experts: all on one rank if it holds that many
     case routing_scenario::kind::balanced:
     case routing_scenario::kind::learned:
       break;

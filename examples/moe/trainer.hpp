@@ -6,8 +6,8 @@
 
 #include "expert_watch.hpp"
 #include "model.hpp"
-#include "optimizer_on_device.hpp"
 #include "token_sampler.hpp"
+#include "unflattened.hpp"
 
 #include <plateau/digest.hpp>
 #include <plateau/vote.hpp>
@@ -52,10 +52,11 @@ struct step_outcome {
   std::vector<expert_load> loads; // routed rows over all ranks
 };
 
-template <class Backend, class Communicator, class T> class trainer {
+// `Peaks` names the class that deals with each of the four peaks (unflattened.hpp).
+template <class Backend, class Communicator, class T, class Peaks = unflattened> class trainer {
  public:
-  using model_type = moe::model<Backend, Communicator, T>;
-  using optimizer_type = optimizer_on_device<Backend, Communicator, T>;
+  using model_type = moe::model<Backend, Communicator, T, Peaks>;
+  using optimizer_type = typename Peaks::template optimizer<Backend, Communicator, T>;
   using stream_type = typename Backend::stream;
   using backend_type = Backend;
 
@@ -77,7 +78,7 @@ template <class Backend, class Communicator, class T> class trainer {
     } catch (...) {
       mine = pl::failure::current();
     }
-    pl::vote(world, digest_of(c, g, settings), mine ? &*mine : nullptr, "trainer");
+    pl::vote(world, digest_of(c, g, settings, forced), mine ? &*mine : nullptr, "trainer");
   }
 
   model_type& model() { return *model_; }
@@ -92,7 +93,7 @@ template <class Backend, class Communicator, class T> class trainer {
     const double hidden = static_cast<double>(model_->config().hidden);
     const auto deep = static_cast<float>(
         0.5 / std::sqrt(2.0 * static_cast<double>(std::max<index_t>(1, model_->config().layers))));
-    for (const parameter_group* group : {&model_->layout().shared, &model_->layout().expert})
+    for (const parameter_group* group : model_->layout().groups())
       for (const parameter& p : group->all()) {
         const bool onto_residual = p.name.ends_with("o_proj.weight") || p.name.ends_with("w2.weight");
         const double fan_in = p.name == "model.embed_tokens.weight" ? hidden : static_cast<double>(p.cols);
@@ -127,8 +128,9 @@ template <class Backend, class Communicator, class T> class trainer {
 
   // The mean loss over the sampler's held-out sequences. Collective.
   double held_out_loss(const token_sampler& sampler) {
-    const index_t sequences = sampler.held_out_sequences(), ranks = world_->size();
-    const index_t per_rank = settings_.limits(grid_.ranks).sequences, round = per_rank * ranks;
+    const index_t sequences = sampler.held_out_sequences();
+    const index_t round =
+        (settings_.batch + settings_.accumulate - 1) / settings_.accumulate; // as in training
     model_->begin_step(stream_);
     for (index_t first = 0; first < sequences; first += round) {
       const index_t count = std::min(round, sequences - first);
@@ -147,11 +149,13 @@ template <class Backend, class Communicator, class T> class trainer {
   };
 
   // What every rank must have been given alike.
-  static pl::digest digest_of(const model_config& c, const rank_grid& g, const training_settings& s) {
+  static pl::digest digest_of(const model_config& c, const rank_grid& g, const training_settings& s,
+                              const forced_routing* forced) {
     const auto bits = [](auto value) { return std::bit_cast<std::int64_t>(static_cast<double>(value)); };
     pl::digest d;
     d.add(pl::scalar_kind_of<T>).add(c.layers).add(c.hidden).add(c.heads).add(c.kv_heads).add(c.experts);
     d.add(c.top_k).add(c.intermediate).add(c.vocabulary).add(bits(c.norm_epsilon)).add(bits(c.rope_theta));
+    d.add(forced == nullptr ? std::string_view{} : std::string_view(forced->scenario().text));
     d.add(c.tied).add(bits(c.balance_weight)).add(g.ranks).add(g.expert_parallel);
     d.add(s.context).add(s.batch).add(s.accumulate).add(s.steps).add(s.warmup).add(bits(s.learning_rate));
     d.add(bits(s.final_share)).add(bits(s.adamw.beta1)).add(bits(s.adamw.beta2)).add(bits(s.adamw.epsilon));

@@ -13,6 +13,8 @@
 #include "kernels/dispatch.hpp"
 #include "kernels/swiglu.hpp"
 #include "model_config.hpp"
+#include "routing.hpp"
+#include "scratch_need.hpp"
 
 #include <plateau/access.hpp>
 #include <plateau/drain.hpp>
@@ -22,6 +24,8 @@
 #include <plateau/resource.hpp>
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
+#include <plateau/working_set.hpp>
+#include <plateau/workspace.hpp>
 
 #include <cstdint>
 #include <span>
@@ -31,26 +35,22 @@ namespace moe {
 
 namespace pl = plateau;
 
-// Routed rows from every rank of the expert group to every expert: (expert_parallel, experts), on the host.
-using routing_counts = std::vector<std::int64_t>;
-
-// Where the routes of the rank's tokens lie when they are grouped by expert. (n, top_k) each.
-struct routing_index {
-  pl::view<std::int32_t> order;    // the route at each place
-  pl::view<std::int32_t> position; // the place of each route
-};
-
-// The local experts: gate (intermediate, hidden), up (intermediate, hidden), down (hidden, intermediate).
-template <class T> struct expert_tensors { std::span<const pl::tile<T>> gate, up, down; };
-
 template <class Backend, class Communicator, class T> class uncapped_dispatch {
   using stream = typename Backend::stream;
   using rows_buffer = pl::device_buffer<T, Backend>;
 
  public:
-  // `group` is the expert group; its exchanges run on the streams given below.
-  uncapped_dispatch(Backend& backend, Communicator& group, const model_config& c)
-      : backend_(&backend), group_(&group), experts_(c.experts), local_(c.experts / group.size()),
+  // The part of the dispatch's memory that does not depend on the routing.
+  static pl::working_set working_set(const model_config& c, const rank_grid& g, const batch_limits& b) {
+    return pl::working_set(pl::tag::dispatch).device<unsigned char>("scratch", scratch_elements(c, g, b));
+  }
+
+  // `group` is the expert group; its exchanges run on the streams given below. `space` must have room for the
+  // working set whenever forward or backward is called.
+  uncapped_dispatch(Backend& backend, Communicator& group, pl::workspace<Backend>& space,
+                    const model_config& c, const rank_grid& g, const batch_limits& b)
+      : backend_(&backend), group_(&group), space_(&space), set_(working_set(c, g, b)),
+        scratch_elements_(scratch_elements(c, g, b)), experts_(c.experts), local_(c.experts / group.size()),
         hidden_(c.hidden), intermediate_(c.intermediate), top_k_(c.top_k),
         pinned_(backend.pinned(), c.experts + 1, pl::tag::dispatch),
         host_offsets_(static_cast<std::size_t>(c.experts + 1)),
@@ -77,8 +77,9 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   // out(token) += sum over its routes of gate * expert(rows(token)). rows (n, hidden), gates (n, top_k), out
   // (n, hidden).
   void forward(stream& s, const routing_counts& counts, const routing_index& index, pl::tile<T> rows,
-               pl::tile<float> gates, const expert_tensors<T>& weights, pl::tile<T> out,
-               pl::scratch_view scratch) {
+               pl::tile<float> gates, const expert_tensors<T>& weights, pl::tile<T> out) {
+    auto open = space_->open(set_);
+    const pl::scratch_view scratch = open.template device<unsigned char>(scratch_elements_);
     const plan p(*this, counts);
     compute held(*this, p);
     const pl::drain<Backend> before_they_go(*backend_, s);
@@ -91,8 +92,10 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   // gradients, added.
   void backward(stream& s, const routing_counts& counts, const routing_index& index, pl::tile<T> rows,
                 pl::tile<float> gates, const expert_tensors<T>& weights, pl::tile<T> dout, pl::tile<T> drows,
-                pl::tile<float> dgates, const expert_tensors<float>& gradients, pl::scratch_view scratch) {
+                pl::tile<float> dgates, const expert_tensors<float>& gradients) {
     Backend& be = *backend_;
+    auto open = space_->open(set_);
+    const pl::scratch_view scratch = open.template device<unsigned char>(scratch_elements_);
     const plan p(*this, counts);
     compute held(*this, p);
     rows_buffer dresult(be.device(), p.received * hidden_, pl::tag::dispatch);
@@ -119,6 +122,14 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   }
 
  private:
+  static index_t scratch_elements(const model_config& c, const rank_grid& g, const batch_limits& b) {
+    const index_t most_rows =
+        b.tokens() * c.top_k * g.expert_parallel; // every route of the group on one rank
+    return static_cast<index_t>(scratch_need<Backend>()
+                                    .template linear<T>(most_rows, c.hidden, c.intermediate)
+                                    .template linear<T>(most_rows, c.intermediate, c.hidden)
+                                    .bytes());
+  }
   static std::size_t at(index_t i) { return static_cast<std::size_t>(i); }
 
   // Offsets of one exchange, from the counts that every rank of the group has.
@@ -242,6 +253,9 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
 
   Backend* backend_;
   Communicator* group_;
+  pl::workspace<Backend>* space_;
+  pl::working_set set_;
+  index_t scratch_elements_;
   index_t experts_, local_, hidden_, intermediate_, top_k_;
   pl::pinned_buffer<std::int64_t, Backend> pinned_;
   std::vector<std::int64_t> host_offsets_, own_counts_;
