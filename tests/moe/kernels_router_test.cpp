@@ -11,6 +11,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 #include <set>
 #include <string>
@@ -148,5 +149,20 @@ TEST_CASE("a given expert that does not exist weighs nothing") {
     run_rows(level, 2, moe::route_backward{0.0f}, logits.in(), ids.in(), std::as_const(gates).in(),
              dgates.in(), plateau::view<const float>{}, dlogits.out());
     CHECK(dlogits.values() == std::vector<float>(6, 0.0f));
+  }
+}
+
+TEST_CASE("given experts share the gates however improbable all of them are") {
+  const std::vector<float> row{500, 3, 1, -400, 2};
+  const matrix<float> logits(1, 5, row);
+  const matrix<std::int32_t> ids(1, 3, {2, 3, 1});
+  reference::vec expected{std::exp(1.0 - 3.0), std::exp(-400.0 - 3.0), 1.0};
+  const double sum = expected[0] + expected[1] + expected[2];
+  for (double& gate : expected) gate /= sum;
+  for (const auto level : cpu_levels()) {
+    matrix<float> probabilities(1, 5), gates(1, 3);
+    run_rows(level, 1, moe::gates_of_forced{}, logits.in(), probabilities.out(), ids.in(), gates.out());
+    CHECK(probabilities.values() == std::vector<float>{1, 0, 0, 0, 0});
+    check_accurate(gates.values(), expected, 3);
   }
 }

@@ -19,9 +19,11 @@
 namespace moe {
 
 // Heads of a batch of equally long sequences. query_heads is a multiple of kv_heads; head_size is even.
-//   flat     (token = sequence * sequence_length + position, head, head_size), query head = kv_head * group +
-//   g queries  (sequence, kv_head, position * group + g, head_size) keys     (sequence, kv_head, position,
-//   head_size), values too
+// clang-format off
+//   flat     (token, head, head_size), token = sequence * sequence_length + position
+//   queries  (sequence, kv_head, position * group + g, head_size), for query head kv_head * group + g
+//   keys     (sequence, kv_head, position, head_size), values too
+// clang-format on
 struct head_layout {
   index_t sequence_length = 0, query_heads = 0, kv_heads = 0, head_size = 0;
 

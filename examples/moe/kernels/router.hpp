@@ -44,10 +44,19 @@ PLATEAU_HD void write_gates(Team& team, const float* logit, index_t experts, con
   const softmax_state state = softmax_of(team, logit, experts);
   team.for_each(experts, [=](index_t e) { probability[e] = state.probability(logit[e]); });
   team.once([=] {
+    // Against the largest of the chosen: those of experts that somebody else chose may all be so small beside
+    // the row's largest that their probabilities are 0. Where there are no probabilities there are no gates.
+    float largest = plateau::lowest<float>();
+    for (index_t j = 0; j < top_k; ++j) {
+      const index_t id = ids[j];
+      if (id >= 0 && id < experts && logit[id] > largest) largest = logit[id];
+    }
+    const bool defined = state.sum > 0.0f; // no for a NaN
     float total = 0.0f;
     for (index_t j = 0; j < top_k; ++j) {
       const index_t id = ids[j];
-      gate[j] = id >= 0 && id < experts ? state.probability(logit[id]) : 0.0f;
+      const bool exists = id >= 0 && id < experts;
+      gate[j] = !exists ? 0.0f : defined ? plateau::exp(logit[id] - largest) : state.probability(logit[id]);
       total += gate[j];
     }
     for (index_t j = 0; j < top_k; ++j) gate[j] = total == 0.0f ? 0.0f : gate[j] / total;
