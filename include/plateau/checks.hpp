@@ -81,10 +81,10 @@ template <class C, class B> constexpr bool check_communicator() {
                 "plateau communicator: needs exchange(on<stream>, send_list, receive_list, const char* what)");
   static_assert(probe::exchanges_integers<C>,
                 "plateau communicator: needs host_exchange(span<const int64_t> mine, "
-  static_assert(probe::latches<C>, "plateau communicator: needs latch(failure), from any thread");
                 "span<int64_t> all, const char* what)");
   static_assert(probe::closes_steps<C>,
                 "plateau communicator: needs close_step() and abort(std::string cause)");
+  static_assert(probe::latches<C>, "plateau communicator: needs latch(failure), from any thread");
   static_assert(probe::counts<C>, "plateau communicator: needs counters() const, giving plateau::counters");
   return true;
 }

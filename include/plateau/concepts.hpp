@@ -157,6 +157,8 @@ concept exchanges = requires(C& c, stream_of<B>& s, std::span<const send_op> out
                              std::span<const receive_op> in) {
   c.exchange(s, out, in);
   c.exchange(s, out, in, "what");
+  c.exchange(s, {send_op{}}, {receive_op{}});
+  c.exchange(s, {send_op{}}, {receive_op{}}, "what");
 };
 template <class C>
 concept exchanges_integers = requires(C& c, std::span<const std::int64_t> mine, std::span<std::int64_t> all) {
@@ -168,6 +170,10 @@ concept closes_steps = requires(C& c) {
   c.close_step();
   c.abort(std::string("cause"));
 };
+template <class C>
+concept latches = requires(C& c, failure why) {
+  c.latch(why);
+};
 
 } // namespace probe
 
@@ -176,8 +182,6 @@ concept backend =
     probe::types<B> && probe::resources<B> && probe::streams<B> && probe::records<B> && probe::waits<B> &&
     probe::copies<B> && probe::launches_elements<B> && probe::launches_rows<B> && probe::multiplies<B> &&
     probe::multiplies_batches<B> && probe::multiplies_groups<B> && probe::groups_by_key<B> &&
-  c.exchange(s, {send_op{}}, {receive_op{}});
-  c.exchange(s, {send_op{}}, {receive_op{}}, "what");
     probe::scans<B> && probe::runs_host_tasks<B> && probe::fetches<B> && probe::counts<B>;
 
 template <class C, class B>
@@ -185,7 +189,3 @@ concept communicator = probe::ranks<C> && probe::splits<C> && probe::exchanges<C
     probe::exchanges_integers<C> && probe::closes_steps<C> && probe::latches<C> && probe::counts<C>;
 
 } // namespace plateau::inline v0
-template <class C>
-concept latches = requires(C& c, failure why) {
-  c.latch(why);
-};

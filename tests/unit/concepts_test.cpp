@@ -121,13 +121,13 @@ TEST_CASE("a communicator that lacks one thing fails one probe") {
   CHECK(failed_communicator_probes<nm::nameless_host_exchange>() == "exchanges_integers ");
   CHECK(failed_communicator_probes<nm::never_closes>() == "closes_steps ");
   CHECK(failed_communicator_probes<nm::aborts_without_cause>() == "closes_steps ");
+  CHECK(failed_communicator_probes<nm::exchanges_spans_only>() == "exchanges ");
+  CHECK(failed_communicator_probes<nm::latches_texts>() == "latches ");
   CHECK(failed_communicator_probes<nm::counts_nothing>() == "counts ");
 }
 
 // --- resources ---
 
-  CHECK(failed_communicator_probes<nm::exchanges_spans_only>() == "exchanges ");
-  CHECK(failed_communicator_probes<nm::latches_texts>() == "latches ");
 namespace {
 struct plain_resource {
   using space = pl::device_space;

@@ -179,6 +179,9 @@ struct never_closes : splitting<never_closes> {
 struct aborts_without_cause : splitting<aborts_without_cause> {
   void abort();
 };
+struct latches_texts : splitting<latches_texts> { // a failure has a kind, and may come from elsewhere
+  void latch(std::string);
+};
 struct counts_nothing : splitting<counts_nothing> {
   void counters() const;
 };
@@ -192,6 +195,3 @@ template <class NearMiss> using communicator_subject = NearMiss;
 #endif
 
 } // namespace near_misses
-struct latches_texts : splitting<latches_texts> { // a failure has a kind, and may come from elsewhere
-  void latch(std::string);
-};
