@@ -161,12 +161,7 @@ template <class T> void check_memory(const training_case& c) {
   const moe::corpus text = random_text(c.config.vocabulary, 500, 1);
   const moe::token_sampler sampler(text, c.settings.context, 1);
   backends<pl::host_backend> on(c.grid.ranks);
-  std::vector<std::size_t> resting_vocabulary(static_cast<std::size_t>(c.grid.ranks));
-  const auto ends = outcomes_of<T>(c, on, [&](auto& train) {
-    resting_vocabulary[static_cast<std::size_t>(train.world().rank())] =
-        train.backend().device().meter().current(pl::tag::vocabulary);
-    train.run_step(sampler, 0);
-  });
+  const auto ends = outcomes_of<T>(c, on, [&](auto& train) { train.run_step(sampler, 0); });
   constexpr bool fp32 = sizeof(T) == sizeof(float);
   const moe::batch_limits limits = c.settings.limits(c.grid.ranks);
   const auto parameters =
@@ -187,7 +182,10 @@ template <class T> void check_memory(const training_case& c) {
         c.settings.batch * (rank + 1) / c.grid.ranks - c.settings.batch * rank / c.grid.ranks;
     const auto logits =
         static_cast<std::size_t>(sequences * c.settings.context * c.config.vocabulary) * (fp32 ? 4 : 6);
-    CHECK(peak(pl::tag::vocabulary) == resting_vocabulary[static_cast<std::size_t>(rank)] + logits);
+    const auto reserved =
+        moe::dense_loss<pl::host_backend, pl::thread_communicator, T>::working_set(c.config, c.grid, limits)
+            .device_bytes();
+    CHECK(peak(pl::tag::vocabulary) == reserved + logits);
     CHECK(meter.peak(pl::tag::vocabulary).phase == std::string("loss"));
     // The parts of a peak are what it is made of.
     for (const pl::tag t : pl::all_tags) {

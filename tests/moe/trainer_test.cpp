@@ -354,6 +354,11 @@ TEST_CASE("D8: routes forced onto one rank show in its peak, and only there") {
       peaks[scenario].push_back(on[rank].device().meter().peak(plateau::tag::dispatch).bytes);
   }
   const auto &even = peaks.at("balanced"), &skewed = peaks.at("all-to-one");
-  CHECK(skewed[0] > 2 * even[0]);
+  // Beside what is reserved whatever the routing.
+  const auto reserved =
+      moe::uncapped_dispatch<plateau::host_backend, plateau::thread_communicator, float>::working_set(
+          c.config, c.grid, c.settings.limits(4))
+          .device_bytes();
+  CHECK(skewed[0] - reserved > 2 * (even[0] - reserved));
   for (std::size_t rank = 1; rank < 4; ++rank) CHECK(skewed[rank] < even[rank]);
 }
