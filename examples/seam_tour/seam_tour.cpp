@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A first look at the seam: four ranks as threads, each with a backend and a stream; a kernel of one's own;
-// rows sent around a ring; a sum over ranks; and where the memory went. Nothing here names the host except
-// the two types at the top: the same lines run on any backend and communicator.
+// rows sent around a ring; a sum over ranks; and where the memory went. What names the host are the two types
+// at the top and run_ranks, which starts the threads: what runs on a rank is the same for any backend and
+// communicator.
 #include <plateau/plateau.hpp>
 
 #include <cstdio>
