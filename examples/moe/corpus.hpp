@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text as tokens. Any file is a corpus: two bytes, little-endian, are one token, so the vocabulary is 65,536
-// and no tokenizer is needed. Files of llm.c (a header of 256 32-bit numbers, then 16-bit or 32-bit tokens)
-// are recognised by their first number. Without a file the corpus is the text of the licences that every
-// Debian and Ubuntu system holds: some hundred kilobytes that do not change from day to day; the digest says
-// which edition it was.
+// Text as tokens. Any file is a corpus: two bytes, little-endian, are one token, so there are 65,536 of them
+// and no tokenizer is needed; a larger vocabulary adds ids that never occur, to see what it costs. Files of
+// llm.c (a header of 256 32-bit numbers, then 16-bit or 32-bit tokens) are recognised by their first number.
+// Without a file the corpus is the text of the licences that every Debian and Ubuntu system holds: some
+// hundred kilobytes that do not change from day to day; the digest says which edition it was.
 #pragma once
 
 #include "input_error.hpp"
@@ -163,7 +163,7 @@ inline void finish(corpus& text) {
 
 } // namespace detail
 
-// `vocabulary`: what the user asked for, if anything. A file of plain bytes has 65,536 tokens; with another
+// `vocabulary`: what the user asked for, if anything. A file of plain bytes has 65,536 tokens; with a smaller
 // vocabulary it must be an llm.c token file. Throws input_error: unreadable, empty, truncated, wrong magic or
 // version, a token beyond the vocabulary.
 inline corpus load_corpus(const std::string& path, std::optional<std::int64_t> vocabulary = std::nullopt) {
@@ -178,13 +178,13 @@ inline corpus load_corpus(const std::string& path, std::optional<std::int64_t> v
   if (magic == detail::llmc_magic_16_bit || magic == detail::llmc_magic_32_bit) {
     detail::read_llmc(file, vocabulary, text);
   } else {
-    text.vocabulary = byte_pair_vocabulary;
-    if (vocabulary.value_or(byte_pair_vocabulary) != byte_pair_vocabulary)
+    text.vocabulary = vocabulary.value_or(byte_pair_vocabulary);
+    if (text.vocabulary < byte_pair_vocabulary)
       throw input_error{
           fmt::format("{}: starts with the number {}; expected a file of llm.c tokens (magic {} or {}), "
-                      "since --vocabulary {} is not the {} of plain bytes",
-                      shown(path), magic, detail::llmc_magic_16_bit, detail::llmc_magic_32_bit, *vocabulary,
-                      byte_pair_vocabulary)};
+                      "since --vocabulary {} is less than the {} of plain bytes",
+                      shown(path), magic, detail::llmc_magic_16_bit, detail::llmc_magic_32_bit,
+                      text.vocabulary, byte_pair_vocabulary)};
     text.tokens.reserve(static_cast<std::size_t>(file.size() / 2));
     detail::token_cutter<std::uint16_t> cutter;
     detail::read_pieces(file, 0, text, [&](std::span<const std::byte> piece) {
@@ -197,9 +197,7 @@ inline corpus load_corpus(const std::string& path, std::optional<std::int64_t> v
   return text;
 }
 
-// The text that is always at hand: each distinct regular file of the folder once (links resolved), by name. A
-// larger vocabulary than 65,536 is allowed here: ids that never occur, to see what the vocabulary alone
-// costs.
+// The text that is always at hand: each distinct regular file of the folder once (links resolved), by name.
 inline corpus default_corpus(std::optional<std::int64_t> vocabulary = std::nullopt,
                              const std::string& folder = default_corpus_folder) {
   const auto missing = [&](const std::string& reason) {

@@ -50,6 +50,9 @@ TEST_CASE("any file is a corpus: two bytes, little-endian, are one token") {
   const corpus odd = load_corpus(folder.file("odd"), 65536);
   CHECK(odd.tokens == tokens{'a' + 256 * 'b'});
   CHECK(has(odd.note, "odd last byte"));
+  const corpus wider = load_corpus(folder.file("a"), 131'072); // ids that never occur
+  CHECK(wider.tokens == text.tokens);
+  CHECK(wider.vocabulary == 131'072);
   CHECK(odd.digest == 0xe71fa2190541574bu); // the published FNV-1a of "abc"
 }
 
