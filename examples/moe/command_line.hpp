@@ -6,8 +6,12 @@
 
 #include "atomic_file.hpp"
 #include "input_error.hpp"
+#include "model_config.hpp"
+#include "option_rules.hpp"
 #include "options.hpp"
 #include "parse_text.hpp"
+
+#include <plateau/error.hpp>
 
 #include <cstdint>
 #include <exception>
@@ -93,7 +97,10 @@ inline void add_flags(CLI::App& app, options& o) {
   flag_table flags{app};
   flags.group("Ranks");
   flags.integer("--ranks", o.ranks, 1, 256, "ranks, each a thread with a device of its own");
-  flags.integer("--expert-parallel", o.expert_parallel, 1, 256, "ranks that share one set of experts");
+  flags.integer("--expert-parallel", o.expert_parallel, 1, 256,
+                "ranks that share one set of experts;\nelse 2 where that divides ranks and experts, or 1");
+  flags.integer("--deadline", o.deadline_seconds, 1, 1'000'000,
+                "seconds without progress on any rank after which the run fails");
 
   flags.group("Model");
   flags.integer("--layers", o.layers, 1, 4096, "layers");
@@ -101,10 +108,13 @@ inline void add_flags(CLI::App& app, options& o) {
   flags.integer("--heads", o.heads, 1, 1 << 16, "attention heads");
   flags.integer("--kv-heads", o.kv_heads, 1, 1 << 16, "heads of keys and values");
   flags.integer("--experts", o.experts, 1, 1 << 16, "experts of a layer");
-  flags.integer("--top-k", o.top_k, 1, 1 << 10, "experts of a token");
+  flags.integer("--top-k", o.top_k, 1, top_k_limit, "experts of a token");
   flags.integer("--intermediate", o.intermediate, 1, 1 << 20, "width of an expert");
   flags.integer("--vocabulary", o.vocabulary, 2, vocabulary_limit,
-                "distinct tokens; else 65536, as plain bytes have");
+                "distinct tokens; else 65536, as pairs of bytes have");
+  flags.real("--rope-theta", o.rope_theta, 1, 1e12,
+             "base of the rotary angles; Mixtral was trained with 1e6");
+  flags.real("--norm-epsilon", o.norm_epsilon, 1e-12, 1, "added to the mean square by RMSNorm");
   app.add_flag("--tied", o.tied, "use the embedding as output projection")
       ->group("Model")
       ->disable_flag_override();
@@ -118,7 +128,8 @@ inline void add_flags(CLI::App& app, options& o) {
   flags.real("--lr", o.learning_rate, 0, 1000, "highest learning rate");
   flags.integer("--warmup", o.warmup, 0, 1'000'000'000, "steps of warm-up; else a tenth of all, at most 20");
   flags.real("--clip", o.clip, 0, 1e30, "largest gradient norm; 0 does not clip");
-  flags.real("--balance-weight", o.balance_weight, 0, 1e6, "weight of the load-balancing loss");
+  flags.real("--balance-weight", o.balance_weight, 0, 1e6,
+             "weight of the load-balancing loss;\nwith --accumulate the mean of the micro-batches' own");
   flags.integer("--seed", o.seed, 0, INT64_MAX, "seed of weights and batches");
   flags.choice("--dtype", o.dtype, compute_type::fp32, compute_type::bf16, "type of the computation");
   flags.choice("--gemm", o.gemm, gemm_choice::builtin, gemm_choice::blas, "matrix products");
@@ -127,8 +138,9 @@ inline void add_flags(CLI::App& app, options& o) {
   flags.flag("--flatten", "LIST", "none, all, or of dispatch,vocabulary,checkpoint,optimizer", "none",
              [&o](const std::string& text) { o.flatten = parse_flatten("--flatten", text); });
   flags.flag("--routing", "SCENARIO",
-             "learned, or forced: balanced, hot:FRACTION,EXPERTS, all-to-one, zipf:S", o.routing.text,
-             [&o](const std::string& text) { o.routing = parse_routing("--routing", text); });
+             "learned, or forced: balanced, hot:FRACTION,EXPERTS, zipf:S,\nor all-to-one, which is the first "
+             "top-k experts",
+             o.routing.text, [&o](const std::string& text) { o.routing = parse_routing("--routing", text); });
   flags.flag("--memory-limit", "SIZE", "device bytes of a rank, such as 64MiB; over it the run ends", "",
              [&o](const std::string& text) { o.memory_limit_bytes = parse_bytes("--memory-limit", text); });
 
@@ -136,7 +148,7 @@ inline void add_flags(CLI::App& app, options& o) {
   flags.path("--data", o.data, "text or llm.c tokens; else the system's licence texts");
   flags.path("--weights", o.weights, "start from these weights (safetensors, names of Mixtral)");
   flags.path("--resume", o.resume, "go on from a saved state");
-  flags.path("--save", o.save, "save the state at the end");
+  flags.path("--save", o.save, "save the state after the last step");
   flags.path("--json", o.json, "write the results; - is standard output");
 }
 
@@ -185,6 +197,9 @@ int run_program(const std::vector<std::string>& arguments, std::ostream& out, st
     }
     return run(std::get<options>(parsed));
   } catch (const input_error& error) {
+    err << "moe_train: " << error.what() << '\n';
+    return 2;
+  } catch (const plateau::config_error& error) { // a shape that no rule of the flags has refused
     err << "moe_train: " << error.what() << '\n';
     return 2;
   } catch (const std::exception& error) {

@@ -13,6 +13,8 @@ namespace moe {
 
 using plateau::index_t;
 
+inline constexpr index_t top_k_limit = 16; // experts of a token that the router's kernel keeps
+
 struct model_config {
   index_t layers = 2;
   index_t hidden = 128;
@@ -61,9 +63,11 @@ inline void check(const model_config& c, const rank_grid& g) {
                                                                  text(c.hidden) + " into even head sizes");
   require(c.heads % c.kv_heads == 0,
           text(c.kv_heads) + " key-value heads do not divide " + text(c.heads) + " heads");
-  require(c.top_k >= 1 && c.top_k <= c.experts && c.top_k <= 16,
-          "top-k is " + text(c.top_k) + ", expected 1 to the smaller of 16 and " + text(c.experts) +
-              " experts");
+  require(c.top_k >= 1 && c.top_k <= c.experts && c.top_k <= top_k_limit,
+          "top-k is " + text(c.top_k) + ", expected 1 to the smaller of " + text(top_k_limit) + " and " +
+              text(c.experts) + " experts");
+  require(c.rope_theta >= 1 && c.norm_epsilon > 0,
+          "expected a rotary base of at least 1 and a norm epsilon above 0");
   require(g.ranks >= 1 && g.expert_parallel >= 1 && g.ranks % g.expert_parallel == 0,
           "expert groups of " + text(g.expert_parallel) + " do not divide " + text(g.ranks) + " ranks");
   require(c.experts % g.expert_parallel == 0,

@@ -54,15 +54,17 @@ int run(const moe::options& o) {
   job.out = &out;
   job.terminal_width = moe::terminal_width(json_on_output ? 2 : 1);
 
+  const moe::model_config model = moe::model_of(o, text.vocabulary);
+  moe::check(model, moe::grid_of(o));
   std::optional<moe::safetensors_reader> initial;
   if (const std::string& path = o.resume.empty() ? o.weights : o.resume; !path.empty()) {
     initial.emplace(path);
-    if (!o.resume.empty()) job.first_step = moe::check_metadata(*initial, moe::metadata_of(o, text));
-    moe::check_state(*initial, moe::model_of(o, text.vocabulary), !o.resume.empty());
+    if (!o.resume.empty()) job.first_step = moe::check_resumed(*initial, o, text);
+    moe::check_state(*initial, model, !o.resume.empty());
     job.initial = &*initial;
   }
   if (!text.note.empty()) out << text.note << '\n';
-  out << moe::corpus_line(moe::summary_of(text)) << std::endl;
+  out << moe::corpus_lines(moe::summary_of(text)) << std::endl;
   const moe::run_result result = train(job);
   out << moe::summary_line(result) << "\n\n" << moe::peak_table(result) << std::flush;
   if (!o.json.empty()) moe::write_json(o.json, result);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Everything that a run can be told, with its defaults, and the rules that make a set of options possible.
-// The command line (command_line.hpp) is one way to fill it; a test fills it directly. `check` throws
-// input_error with one line that names the flags that do not fit each other.
+// Everything that a run can be told, with its defaults. The command line (command_line.hpp) is one way to
+// fill it; a test fills it directly. option_rules.hpp says which options fit each other.
 #pragma once
 
 #include "corpus.hpp"
@@ -52,8 +51,9 @@ inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_
                                                           {"optimizer", &flatten_set::optimizer, false}}};
 
 struct options {
-  std::int64_t ranks = 4;           // threads, each of them one rank
-  std::int64_t expert_parallel = 2; // ranks that share one set of experts
+  std::int64_t ranks = 4;                      // threads, each of them one rank
+  std::optional<std::int64_t> expert_parallel; // ranks that share one set of experts
+  std::int64_t deadline_seconds = 60;          // without progress of any rank, after which the run fails
 
   std::int64_t layers = 2;
   std::int64_t hidden = 128;
@@ -64,6 +64,8 @@ struct options {
   std::int64_t intermediate = 256;        // of one expert
   std::optional<std::int64_t> vocabulary; // the corpus decides where it is not given
   bool tied = false;                      // output projection = embedding
+  double rope_theta = 1e4;                // base of the rotary angles
+  double norm_epsilon = 1e-5;             // added to the mean square by RMSNorm
 
   std::int64_t context = 128;  // tokens of a sequence
   std::int64_t batch = 16;     // sequences of a step, over all ranks and micro-batches
@@ -84,6 +86,9 @@ struct options {
 
   std::string data, weights, resume, save, json; // paths; empty: not given
 
+  std::int64_t expert_ranks() const {
+    return expert_parallel.value_or(ranks % 2 == 0 && experts % 2 == 0 ? 2 : 1);
+  }
   std::int64_t head_size() const { return hidden / heads; }
   std::int64_t last_step() const { return stop_after.value_or(steps); }
   std::int64_t warmup_steps() const { return warmup.value_or(std::min<std::int64_t>(20, steps / 10)); }
@@ -128,47 +133,6 @@ inline flatten_set parse_flatten(std::string_view flag, std::string_view text) {
   if (!missing.empty())
     throw input_error{fmt::format("{} {}: not in this version: {}; use {} none", flag, text, missing, flag)};
   return chosen;
-}
-
-// Throws input_error unless the options fit each other. The vocabulary of the corpus is checked where that is
-// read.
-inline void check(const options& o) {
-  const auto require = [](bool holds, const std::string& message) {
-    if (!holds) throw input_error{message};
-  };
-  const auto divides = [&](std::string_view part, std::int64_t a, std::string_view whole, std::int64_t b) {
-    require(b % a == 0, fmt::format("{} {}: expected a divisor of {} {}", part, a, whole, b));
-  };
-  const auto at_most = [&](std::string_view small, std::int64_t a, std::string_view large, std::int64_t b) {
-    require(a <= b, fmt::format("{} {}: expected at most {} {}", small, a, large, b));
-  };
-  divides("--expert-parallel", o.expert_parallel, "--ranks", o.ranks);
-  divides("--expert-parallel", o.expert_parallel, "--experts", o.experts);
-  divides("--heads", o.heads, "--hidden", o.hidden);
-  divides("--kv-heads", o.kv_heads, "--heads", o.heads);
-  require(
-      o.head_size() % 2 == 0,
-      fmt::format(
-          "--heads {}: makes heads of {} (--hidden {}); expected an even size, which rotary embedding needs",
-          o.heads, o.head_size(), o.hidden));
-  at_most("--top-k", o.top_k, "--experts", o.experts);
-  at_most("--accumulate", o.accumulate, "--batch", o.batch);
-  at_most("--stop-after", o.last_step(), "--steps", o.steps);
-  at_most("--warmup", o.warmup_steps(), "--steps", o.steps);
-  const double parameters =
-      parameter_count(o, static_cast<double>(o.vocabulary.value_or(byte_pair_vocabulary)));
-  require(
-      parameters <= 0x1p42,
-      fmt::format(
-          "--layers, --hidden, --experts, --intermediate: make {:.3g} parameters; expected at most {:.3g}",
-          parameters, 0x1p42));
-  if (o.routing.forced()) forced_routing{o.routing, o.experts, o.top_k};
-  require(o.gemm == gemm_choice::builtin || has_blas,
-          "--gemm blas: this program was built without BLAS; use --gemm builtin");
-  require(o.weights.empty() || o.resume.empty(),
-          "--weights and --resume: expected one of them (a saved state holds its weights)");
-  require(o.save.empty() || o.save != o.json,
-          fmt::format("--save and --json: expected two files, got {} twice", shown(o.save)));
 }
 
 } // namespace moe

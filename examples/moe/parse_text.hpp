@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Numbers and byte sizes from the command line, strictly: the whole text must be the number, within its
-// range, and the message of what is not names the flag, what it got and what was expected.
+// range, and the message of what is not names the flag, what it got and what was expected. And back to text
+// for people.
 #pragma once
 
 #include "input_error.hpp"
@@ -69,6 +70,9 @@ inline std::uint64_t parse_bytes(std::string_view flag, std::string_view text) {
   throw input_error{
       fmt::format("{}: expected a size such as 512KiB, 64MiB or 1.5GiB, got '{}'", flag, shown(text))};
 }
+
+// The same number, but a NaN without its sign, which means nothing and reads as if it did.
+inline double plain_nan(double value) { return std::isnan(value) ? std::fabs(value) : value; }
 
 // 1536 -> "1.50 KiB": three digits or more, for people; the JSON has the exact number.
 inline std::string human_bytes(std::uint64_t bytes) {

@@ -4,6 +4,8 @@
 // about fifty of them however many steps there are, so that a log stays readable.
 #pragma once
 
+#include "parse_text.hpp"
+
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -49,7 +51,7 @@ class progress {
     const auto digits = fmt::formatted_size("{}", last_);
     const auto numbers =
         fmt::format("step {:>{}}/{}  loss {:.4f}  gradient norm {:.3g}  {:.0f} tokens/s", record.step, digits,
-                    last_, record.loss, record.gradient_norm, record.tokens_per_second);
+                    last_, plain_nan(record.loss), plain_nan(record.gradient_norm), record.tokens_per_second);
     if (width_ > 0)
       draw(record.step, numbers);
     else if (record.step == first_ + 1 || record.step == last_ || (record.step - first_) % every_ == 0)

@@ -24,6 +24,12 @@ template <class T> nlohmann::ordered_json or_null(const std::optional<T>& value)
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
+// A count that was formed in double; as an integer where it still is one.
+inline nlohmann::ordered_json whole(double count) {
+  return count <= 0x1p53 ? nlohmann::ordered_json(static_cast<std::int64_t>(count))
+                         : nlohmann::ordered_json(count);
+}
+
 inline nlohmann::ordered_json path_or_null(const std::string& path) {
   return path.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(path);
 }
@@ -36,7 +42,8 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
   for (const auto& row : flatten_rows)
     if (o.flatten.*row.member) flatten += (flatten.empty() ? "" : ",") + std::string{row.name};
   return {{"ranks", o.ranks},
-          {"expert_parallel", o.expert_parallel},
+          {"expert_parallel", o.expert_ranks()},
+          {"deadline", o.deadline_seconds},
           {"layers", o.layers},
           {"hidden", o.hidden},
           {"heads", o.heads},
@@ -46,7 +53,9 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"intermediate", o.intermediate},
           {"vocabulary", vocabulary},
           {"tied", o.tied},
-          {"parameters", parameter_count(o, static_cast<double>(vocabulary))},
+          {"rope_theta", o.rope_theta},
+          {"norm_epsilon", o.norm_epsilon},
+          {"parameters", detail::whole(parameter_count(o, static_cast<double>(vocabulary)))},
           {"context", o.context},
           {"batch", o.batch},
           {"accumulate", o.accumulate},
@@ -100,6 +109,7 @@ inline nlohmann::ordered_json result_json(const run_result& result) {
           {"loss_last", edge(true)},
           {"loss_heldout", detail::or_null(result.loss_heldout)},
           {"losses", result.losses},
+          {"steps_skipped", result.steps_skipped},
           {"tokens_per_second", result.tokens_per_second},
           {"peaks", std::move(peaks)},
           {"peak_bytes_total", std::move(totals)}};

@@ -18,13 +18,12 @@ namespace moe {
 // The highest point of one tag on one rank in one memory space, or of all tags together.
 struct peak_record {
   int rank = 0;
-  std::string
-      tag; // parameters, gradients, activations, dispatch, vocabulary, checkpoint, optimizer, other, ...
+  std::string tag;   // as plateau::name_of has it: "parameters", "dispatch", ...
   std::string space; // "device" or "host"
   std::uint64_t bytes = 0;
   std::optional<std::uint64_t> promised;             // by a working set; none while the peak is not flattened
   std::map<std::string, std::uint64_t> held_at_peak; // bytes of every tag at that moment
-  std::string phase;                                 // when: "step 1, layer 0 backward"
+  std::string phase;                                 // of the run: "construction", "loss", "backward", ...
 };
 
 struct corpus_summary {
@@ -46,6 +45,7 @@ struct run_result {
   std::int64_t first_step = 0;        // of `losses`; not 0 after a resume
   std::vector<double> losses;         // one a step
   std::optional<double> loss_heldout; // at the end
+  std::int64_t steps_skipped = 0;     // their gradient norm was not finite
   double tokens_per_second = 0;       // over all ranks
   std::vector<peak_record> peaks;     // per rank, tag and space
   std::vector<peak_record> totals;    // per rank and space, over all tags; their own tag is not used

@@ -9,6 +9,7 @@
 #include "options.hpp"
 #include "progress.hpp"
 #include "run_result.hpp"
+#include "state_check.hpp"
 #include "state_file.hpp"
 #include "token_sampler.hpp"
 #include "trainer.hpp"
@@ -17,6 +18,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <iostream>
 #include <optional>
@@ -24,7 +26,11 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 namespace moe {
+
+static_assert(top_k_limit == max_top_k, "what is refused must be what the router cannot do");
 
 inline model_config model_of(const options& o, std::int64_t vocabulary) {
   model_config c;
@@ -37,6 +43,8 @@ inline model_config model_of(const options& o, std::int64_t vocabulary) {
   c.intermediate = o.intermediate;
   c.vocabulary = vocabulary;
   c.tied = o.tied;
+  c.norm_epsilon = static_cast<float>(o.norm_epsilon);
+  c.rope_theta = o.rope_theta;
   c.balance_weight = static_cast<float>(o.balance_weight);
   return c;
 }
@@ -53,18 +61,8 @@ inline training_settings settings_of(const options& o) {
   return s;
 }
 
-// Everything that decides how training goes on. The number of ranks does not; it only orders sums.
-inline state_metadata metadata_of(const options& o, const corpus& text) {
-  return {{"model", fmt::format("layers={} hidden={} heads={} kv_heads={} experts={} top_k={} "
-                                "intermediate={} vocabulary={} tied={}",
-                                o.layers, o.hidden, o.heads, o.kv_heads, o.experts, o.top_k, o.intermediate,
-                                text.vocabulary, o.tied)},
-          {"schedule",
-           fmt::format("context={} batch={} accumulate={} steps={} lr={} warmup={} clip={} balance_weight={} "
-                       "seed={} dtype={} routing={}",
-                       o.context, o.batch, o.accumulate, o.steps, o.learning_rate, o.warmup_steps(), o.clip,
-                       o.balance_weight, o.seed, name_of(o.dtype), o.routing.text)},
-          {"corpus", fmt::format("{:016x}", text.digest)}};
+inline rank_grid grid_of(const options& o) {
+  return {static_cast<int>(o.ranks), static_cast<int>(o.expert_ranks())};
 }
 
 // A run whose files have been read and checked.
@@ -87,21 +85,31 @@ inline peak_record record_of(int rank, const char* tag, const char* space, const
   r.bytes = p.bytes;
   for (std::size_t i = 0; i < plateau::tag_count; ++i)
     if (p.held[i] != 0) r.held_at_peak[plateau::name_of(plateau::all_tags[i])] = p.held[i];
+  if (p.bytes == 0) r.held_at_peak[tag] = 0;
   r.phase = p.phase;
   return r;
 }
 
+// The four peaks that can be flattened are reported even where they never held a byte of device memory.
+inline bool always_reported(const char* tag) {
+  return std::any_of(flatten_rows.begin(), flatten_rows.end(),
+                     [&](const auto& row) { return row.name == tag; });
+}
+
 // The peaks of one rank, of each tag and of all together, in both spaces.
 template <class Backend> void add_peaks(Backend& backend, int rank, run_result& result) {
-  const auto add = [&](const plateau::meter& meter, const char* space) {
+  const auto add = [&](const plateau::meter& meter, const char* space, bool with_empty) {
     for (const plateau::tag t : plateau::all_tags)
-      if (meter.peak(t).bytes != 0)
+      if (meter.peak(t).bytes != 0 || (with_empty && always_reported(plateau::name_of(t))))
         result.peaks.push_back(record_of(rank, plateau::name_of(t), space, meter.peak(t)));
     result.totals.push_back(record_of(rank, "total", space, meter.peak()));
   };
-  add(backend.device().meter(), "device");
-  add(backend.pinned().meter(), "host");
+  add(backend.device().meter(), "device", true);
+  add(backend.pinned().meter(), "host", false);
 }
+
+// An update is left out when the norm of its gradients is not finite.
+inline bool was_skipped(const step_outcome& outcome) { return !std::isfinite(outcome.gradient_norm); }
 
 // What rank 0 tells the user after each step.
 class narrator {
@@ -116,6 +124,11 @@ class narrator {
     const double seconds = std::chrono::duration<double>(now - last_).count();
     last_ = now;
     for (const std::string& alarm : watch_.alarms(outcome.loads)) shown_.line("alarm: " + alarm);
+    // Once for each time that it begins: a run that has diverged skips every step from there on.
+    const bool skipped = was_skipped(outcome);
+    if (skipped && !skipping_)
+      shown_.line(fmt::format("alarm: step {} skipped: gradient norm is not finite", number));
+    skipping_ = skipped;
     if (const std::string active = active_experts_line(outcome.loads);
         number % active_every_ == 0 && active != active_)
       shown_.line(active_ = active);
@@ -126,6 +139,7 @@ class narrator {
   progress shown_;
   expert_watch watch_;
   std::string active_;
+  bool skipping_ = false;
   std::int64_t active_every_; // steps between looks at which experts are in use
   double tokens_per_step_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
@@ -133,11 +147,12 @@ class narrator {
 
 } // namespace detail
 
-// Trains, evaluates, saves. Throws collective_error with the first cause when a rank fails.
+// Trains, saves, evaluates: what was trained must not be lost when the evaluation fails. Throws
+// collective_error with the first cause when a rank fails.
 template <class Backend, class T> run_result run_training(const training_job& job) {
   const options& o = job.config;
   const model_config c = model_of(o, job.text->vocabulary);
-  const rank_grid grid{static_cast<int>(o.ranks), static_cast<int>(o.expert_parallel)};
+  const rank_grid grid = grid_of(o);
   const token_sampler sampler(*job.text, o.context, o.seed);
   std::optional<forced_routing> forced;
   if (o.routing.forced()) forced.emplace(o.routing, o.experts, o.top_k);
@@ -150,17 +165,26 @@ template <class Backend, class T> run_result run_training(const training_job& jo
   std::vector<std::string> owners;
   for (std::int64_t r = 0; r < o.ranks; ++r) owners.push_back("rank " + std::to_string(r));
 
-  plateau::run_ranks(grid.ranks, [&](plateau::thread_communicator& world) {
+  const auto run_rank = [&](plateau::thread_communicator& world) {
     const int rank = world.rank();
     Backend backend(owners[static_cast<std::size_t>(rank)].c_str());
     if (o.memory_limit_bytes) backend.device().meter().limit(*o.memory_limit_bytes);
-    backend.device().meter().phase("construction");
+    const auto phase = [&](const char* name) {
+      backend.device().meter().phase(name);
+      backend.pinned().meter().phase(name);
+    };
+    phase("construction");
     using trainer_type = trainer<Backend, plateau::thread_communicator, T>;
     trainer_type train(backend, world, c, grid, settings_of(o), forced ? &*forced : nullptr);
-    if (job.initial != nullptr)
-      state_mover<trainer_type>(train).load(*job.initial, !o.resume.empty());
-    else
+    std::optional<state_mover<trainer_type>> mover;
+    if (const state_moves moves{job.initial != nullptr, !o.save.empty()}; moves.load || moves.save)
+      mover.emplace(train, moves);
+    if (job.initial != nullptr) {
+      phase("loading");
+      mover->load(*job.initial, !o.resume.empty());
+    } else {
       train.initialise(o.seed);
+    }
 
     std::optional<detail::narrator> narrator;
     if (rank == 0) narrator.emplace(job);
@@ -170,23 +194,28 @@ template <class Backend, class T> run_result run_training(const training_job& jo
       world.close_step();
       if (!narrator) continue;
       result.losses.push_back(outcome.loss);
+      if (detail::was_skipped(outcome)) ++result.steps_skipped;
       narrator->step(step + 1, outcome);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     narrator.reset();
-    const double held_out = train.held_out_loss(sampler);
     if (!o.save.empty()) {
+      phase("saving");
       auto metadata = metadata_of(o, *job.text);
       metadata["step"] = std::to_string(std::max(job.first_step, o.last_step()));
-      state_mover<trainer_type>(train).save(o.save, metadata);
+      mover->save(o.save, metadata);
+      world.close_step();
     }
+    phase("evaluation");
+    const double held_out = train.held_out_loss(sampler);
     world.close_step();
     detail::add_peaks(backend, rank, by_rank[static_cast<std::size_t>(rank)]);
     if (rank != 0) return;
     result.loss_heldout = held_out;
     const auto steps = static_cast<double>(result.losses.size());
     if (steps > 0) result.tokens_per_second = steps * static_cast<double>(o.batch * o.context) / seconds;
-  });
+  };
+  plateau::run_ranks(grid.ranks, run_rank, {.deadline = std::chrono::seconds{o.deadline_seconds}});
   for (const run_result& each : by_rank) {
     result.peaks.insert(result.peaks.end(), each.peaks.begin(), each.peaks.end());
     result.totals.insert(result.totals.end(), each.totals.begin(), each.totals.end());

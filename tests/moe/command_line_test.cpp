@@ -100,9 +100,18 @@ TEST_CASE("the defaults are possible, and every flag arrives") {
                             "-",
                             "--tied",
                             "--gemm",
-                            "builtin"});
+                            "builtin",
+                            "--rope-theta",
+                            "1e6",
+                            "--norm-epsilon",
+                            "1e-6",
+                            "--deadline",
+                            "7"});
   CHECK(o.ranks == 6);
-  CHECK(o.expert_parallel == 3);
+  CHECK(o.expert_ranks() == 3);
+  CHECK(o.rope_theta == 1e6);
+  CHECK(o.norm_epsilon == 1e-6);
+  CHECK(o.deadline_seconds == 7);
   CHECK(o.layers == 5);
   CHECK(o.hidden == 96);
   CHECK(o.heads == 6);
@@ -134,6 +143,37 @@ TEST_CASE("the defaults are possible, and every flag arrives") {
   CHECK(parsed({"--resume", "r"}).resume == "r");
 }
 
+TEST_CASE("without --expert-parallel any number of ranks and experts is possible") {
+  CHECK(parsed({}).expert_ranks() == 2);
+  CHECK(parsed({"--ranks", "1"}).expert_ranks() == 1);
+  CHECK(parsed({"--ranks", "3"}).expert_ranks() == 1);
+  CHECK(parsed({"--ranks", "6"}).expert_ranks() == 2);
+  CHECK(parsed({"--experts", "7"}).expert_ranks() == 1);
+  CHECK(parsed({"--ranks", "3", "--experts", "9", "--expert-parallel", "3"}).expert_ranks() == 3);
+}
+
+TEST_CASE("one file is not written twice, and what is read is not written; a state may replace itself") {
+  const scratch_folder folder;
+  const std::string a = folder.file("a"), again = folder.file("./a");
+  moe_test::write_file(a, "");
+  std::filesystem::create_symlink("a", folder.file("link"));
+  for (const std::string& other : {a, again, folder.file("link")})
+    for (const arguments& line : {arguments{"--save", a, "--json", other},
+                                  {"--save", a, "--data", other},
+                                  {"--save", a, "--weights", other},
+                                  {"--json", a, "--data", other},
+                                  {"--json", a, "--weights", other},
+                                  {"--json", a, "--resume", other}}) {
+      const auto end = ending_of(line);
+      CHECK(end.status == 2);
+      CHECK_MESSAGE(has(end.err, line[0] + " and " + line[2] + ": expected two files, got " + other),
+                    end.err);
+    }
+  CHECK(ending_of({"--save", a, "--resume", again}).status == 0);
+  CHECK(ending_of({"--json", "-", "--data", "-"}).status == 0); // that of --json is no file
+  CHECK(folder.entries() == 2);
+}
+
 TEST_CASE("the parameters of a model that is known: Mixtral 8x7B") {
   const options o = parsed({"--layers", "32", "--hidden", "4096", "--heads", "32", "--kv-heads", "8",
                             "--intermediate", "14336", "--vocabulary", "32000"});
@@ -160,8 +200,12 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
       {{"--layers", "99999999999999999999"}, "got '99999999999999999999'"},
       {{"--layers", "--heads", "4"}, "--layers: expected a whole number from 1 to 4096, got '--heads'"},
       {{"--ranks", "0"}, "--ranks: expected"},
-      {{"--ranks", "3"}, "--expert-parallel 2: expected a divisor of --ranks 3"},
-      {{"--experts", "7"}, "--expert-parallel 2: expected a divisor of --experts 7"},
+      {{"--ranks", "3", "--expert-parallel", "2"}, "--expert-parallel 2: expected a divisor of --ranks 3"},
+      {{"--experts", "7", "--expert-parallel", "2"},
+       "--expert-parallel 2: expected a divisor of --experts 7"},
+      {{"--deadline", "0"}, "--deadline: expected a whole number from 1"},
+      {{"--rope-theta", "0.5"}, "--rope-theta: expected a number from 1 to 1000000000000, got '0.5'"},
+      {{"--norm-epsilon", "0"}, "--norm-epsilon: expected a number from 1e-12 to 1, got '0'"},
       {{"--heads", "3"}, "--heads 3: expected a divisor of --hidden 128"},
       {{"--kv-heads", "3"}, "--kv-heads 3: expected a divisor of --heads 4"},
       {{"--kv-heads", "8"}, "--kv-heads 8: expected a divisor of --heads 4"},
@@ -169,6 +213,7 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
       {{"--hidden", "12"}, "makes heads of 3 (--hidden 12); expected an even size"},
       {{"--top-k", "9"}, "--top-k 9: expected at most --experts 8"},
       {{"--top-k", "0"}, "--top-k: expected"},
+      {{"--top-k", "17", "--experts", "32"}, "--top-k: expected a whole number from 1 to 16, got '17'"},
       {{"--batch", "0"}, "--batch: expected"},
       {{"--batch", "2", "--accumulate", "3"}, "--accumulate 3: expected at most --batch 2"},
       {{"--steps", "0"}, "--steps: expected"},
@@ -208,6 +253,18 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
       {{"--save", "/"}, "/: not a regular file"},
       {{"--hidden", "1048576", "--intermediate", "1048576", "--experts", "65536", "--layers", "4096"},
        "parameters"},
+      {{"--context", "16777216", "--batch", "16777216"},
+       "--batch, --context, --vocabulary: make an array of 4.61e+18 activations on a rank; expected at most "
+       "2.81e+14"},
+      {{"--context", "16777216", "--batch", "16777216", "--hidden", "131072", "--experts", "2", "--layers",
+        "7"},
+       "--layers, --batch, --context, --hidden: make an array"},
+      {{"--context", "16777216", "--batch", "8192", "--vocabulary", "256", "--data", "d", "--experts",
+        "65536"},
+       "--batch, --context, --experts: make an array"},
+      {{"--context", "16777216", "--batch", "65536", "--vocabulary", "256", "--data", "d", "--top-k", "8",
+        "--intermediate", "1048576"},
+       "--batch, --context, --top-k, --expert-parallel, --hidden, --intermediate: make an array"},
   };
   for (const auto& [line, part] : lines) {
     const auto end = ending_of(line);
@@ -250,7 +307,9 @@ TEST_CASE("help names every flag and ends with 0") {
                            "--flatten",      "--memory-limit",
                            "--save",         "--resume",
                            "--json",         "--help",
-                           "--tied",         "--gemm"})
+                           "--tied",         "--gemm",
+                           "--rope-theta",   "--norm-epsilon",
+                           "--deadline"})
     CHECK_MESSAGE(has(end.out, flag), flag);
   std::istringstream lines{end.out};
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 110);
@@ -261,6 +320,9 @@ TEST_CASE("failures of the run itself") {
   const auto bad = ending_of({}, [](const auto&) -> int { throw input_error{"x: bad"}; });
   CHECK(bad.status == 2);
   CHECK(bad.err == "moe_train: x: bad\n");
+  const auto impossible = ending_of({}, [](const auto&) -> int { throw plateau::config_error{"model: no"}; });
+  CHECK(impossible.status == 2);
+  CHECK(impossible.err == "moe_train: model: no\n");
   const auto lost = ending_of({}, [](const auto&) -> int { throw output_error{"y: full"}; });
   CHECK(lost.status == 1);
   CHECK(lost.err == "moe_train: y: full\n");

@@ -36,6 +36,9 @@ run_result sample() {
     result.peaks.push_back(
         {rank, "dispatch", "device", (rank == 2 ? 13 : 12) * mib, {}, held, "step 2, layer 1 backward"});
     result.peaks.push_back({rank, "checkpoint", "host", 0, {}, {}, ""});
+    result.peaks.push_back({rank, "optimizer", "device", 0, {}, {{"optimizer", 0}}, ""});
+    result.peaks.push_back(
+        {rank, "other", "host", rank == 0 ? mib : 1024, {}, {{"other", rank == 0 ? mib : 1024}}, "saving"});
     result.totals.push_back({rank, "", "device", 49 * mib, {}, held, "step 2, layer 1 backward"});
   }
   return result;
@@ -53,6 +56,9 @@ TEST_CASE("plain progress: every step of a short run, about fifty lines of a lon
   const auto few = lines_of(0, 12);
   CHECK(std::count(few.begin(), few.end(), '\n') == 12);
   CHECK(has(few, "step  3/12  loss 2.5000  gradient norm 0.123  1000 tokens/s\n"));
+  std::ostringstream out;
+  progress{out, 0, 0, 1}.step({1, -std::fabs(NAN), 10, -std::fabs(NAN)});
+  CHECK(out.str() == "step 1/1  loss nan  gradient norm nan  10 tokens/s\n");
   CHECK_FALSE(has(few, "\x1b"));
   CHECK_FALSE(has(few, "\r"));
   const auto many = lines_of(5, 10'007);
@@ -113,32 +119,59 @@ TEST_CASE("the table: the four peaks first, equal ranks in one row, what was hel
   std::istringstream lines{table};
   std::vector<std::string> rows;
   for (std::string line; std::getline(lines, line);) rows.push_back(line);
-  REQUIRE(rows.size() == 6);
-  CHECK(rows[0].rfind("peak          rank    space      bytes", 0) == 0);
+  REQUIRE(rows.size() == 12);
+  CHECK(rows[0] == "device memory  rank     MiB  when                      held beside it");
+  CHECK(rows[1] == "-------------  ------  ----  ------------------------  --------------");
   const auto row = [&](const std::string& begin, const std::string& bytes) {
     return std::count_if(rows.begin(), rows.end(),
                          [&](const std::string& r) { return r.rfind(begin, 0) == 0 && has(r, bytes); });
   };
-  CHECK(row("dispatch      0-1, 3", "12.0 MiB") == 1);
-  CHECK(row("dispatch      2 ", "13.0 MiB") == 1);
+  CHECK(row("dispatch       0-1, 3", " 12.0  step 2") == 1);
+  CHECK(row("dispatch       2 ", " 13.0  step 2") == 1);
+  CHECK(row("optimizer      0-3", "     0  never") == 1); // one of the four: it is there even when it is flat
   CHECK(row("parameters", "0-3") == 1);
-  CHECK(row("all together", "49.0 MiB") == 1);
-  CHECK(has(
-      table,
-      "step 2, layer 1 backward  optimizer 24.0 MiB, parameters 8.00 MiB, gradients 4.00 MiB, activations "
-      "1.00 MiB, 1.00 KiB more\n"));
+  CHECK(row("all together", " 49.0  step 2") == 1);
+  CHECK(has(table, "step 2, layer 1 backward  optimizer 24.0, parameters 8.00, gradients 4.00, rest 1.00\n"));
   CHECK_FALSE(has(table, "checkpoint"));
+  CHECK_FALSE(has(table, "promised"));
+  CHECK(has(table, "\nhost memory  "));
+  CHECK(row("other", "1.00") == 1);
+  CHECK(rows.back() == "Not shown: 3 peaks smaller than 50.2 KiB, which --json lists.");
+}
+
+TEST_CASE("the table shows promises once there are any, and one unit for all") {
+  run_result result = sample();
+  result.peaks[1].promised = 14 * mib;
+  CHECK(has(peak_table(result), "MiB  promised  when"));
+  CHECK(has(peak_table(result), " 12.0      14.0  step 2"));
+  result = {};
+  result.peaks.push_back({0, "dispatch", "device", 700, {}, {{"dispatch", 700}}, "loss"});
+  CHECK(peak_table(result) == "device memory  rank    B  when  held beside it\n"
+                              "-------------  ----  ---  ----  --------------\n"
+                              "dispatch       0     700  loss  nothing\n");
+  CHECK(peak_table({}).empty());
+  const auto gib = detail::unit_for(std::uint64_t{12} << 30);
+  CHECK(detail::in_unit(std::uint64_t{12} << 30, gib) == "12.0");
+  CHECK(detail::in_unit(mib, gib) == "<0.01");
+  CHECK(detail::in_unit(0, gib) == "0");
+  CHECK(std::string_view{detail::unit_for(9 * mib).name} == "KiB");
 }
 
 TEST_CASE("the lines beside it") {
   run_result result = sample();
-  CHECK(has(corpus_line(result.text), "text: text, 1000 bytes, 500 tokens of a vocabulary of 65536, digest "
-                                      "0000000000000abc; unigram entropy 5.650 nats (ln 65536 = 11.09)"));
+  CHECK(corpus_lines(result.text) ==
+        "text: text, 1000 bytes, digest 0000000000000abc\n"
+        "      500 tokens of a vocabulary of 65536; unigram entropy 5.650 nats (ln 65536 = 11.09)");
   CHECK(summary_line(result) ==
         "loss 11.0900 at step 1, 5.0000 at step 3; held-out 5.2000, below the unigram entropy of "
         "5.6500; 12346 tokens/s");
   result.loss_heldout = NAN;
   CHECK(has(summary_line(result), "not below"));
+  result.losses.back() = -std::fabs(NAN); // whatever its sign bit
+  result.loss_heldout = -std::fabs(NAN);
+  result.steps_skipped = 2;
+  CHECK(has(summary_line(result), ", nan at step 3 (2 of 3 steps skipped); held-out nan, not below"));
+  CHECK_FALSE(has(summary_line(result), "-nan"));
   result.losses.clear();
   CHECK(has(summary_line(result), "no step was run"));
 }
@@ -160,7 +193,14 @@ TEST_CASE("the JSON has every field, exactly") {
   CHECK(json.at("config").at("flatten") == "none");
   CHECK(json.at("config").at("memory_limit").is_null());
   CHECK(json.at("config").at("stop_after") == 300);
-  REQUIRE(json.at("peaks").size() == 12);
+  CHECK(json.at("config").at("expert_parallel") == 2);
+  CHECK(json.at("config").at("rope_theta") == 1e4);
+  CHECK(json.at("config").at("norm_epsilon") == 1e-5);
+  CHECK(json.at("config").at("deadline") == 60);
+  CHECK(json.at("config").at("parameters").is_number_integer());
+  CHECK(json.at("config").at("parameters") == 18'451'072);
+  CHECK(json.at("steps_skipped") == 0);
+  REQUIRE(json.at("peaks").size() == 20);
   const auto& peak = json.at("peaks").at(0);
   CHECK(peak.size() == 7);
   CHECK(peak.at("rank") == 3);

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rules that make a set of options possible. Each broken rule is an input_error of one line that names
+// the flags that do not fit each other.
+#pragma once
+
+#include "input_error.hpp"
+#include "options.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace moe {
+
+namespace detail {
+
+// The largest array of activations on a rank: its elements, and the flags that they are the product of. In
+// double, since the flags allow more than 64 bits hold.
+inline std::pair<double, std::string_view> largest_activation(const options& o) {
+  const auto d = [](std::int64_t n) { return static_cast<double>(n); };
+  const std::int64_t micro = (o.batch + o.accumulate - 1) / o.accumulate;
+  const double sequences = d((micro + o.ranks - 1) / o.ranks), tokens = sequences * d(o.context);
+  const double routes = tokens * d(o.top_k) * d(o.expert_ranks()); // where one rank gets all of its group
+  const double scores = sequences * d(o.heads) * d(std::min<std::int64_t>(o.context, 128)) *
+                        d(std::min<std::int64_t>(o.context, 128));
+  return std::max(
+      {std::pair<double, std::string_view>{d(o.layers + 1) * tokens * d(o.hidden),
+                                           "--layers, --batch, --context, --hidden"},
+       {tokens * d(o.vocabulary.value_or(byte_pair_vocabulary)), "--batch, --context, --vocabulary"},
+       {tokens * d(o.experts), "--batch, --context, --experts"},
+       {routes * d(std::max(o.hidden, o.intermediate)),
+        "--batch, --context, --top-k, --expert-parallel, --hidden, --intermediate"},
+       {scores, "--batch, --context, --heads"}});
+}
+
+// What is written must not be what is read, nor be written twice.
+inline void check_paths(const options& o) {
+  struct named_path {
+    std::string_view flag;
+    std::string path;
+    bool written;
+  };
+  const std::array<named_path, 5> all{{{"--save", o.save, true},
+                                       {"--json", o.json == "-" ? std::string{} : o.json, true},
+                                       {"--data", o.data, false},
+                                       {"--weights", o.weights, false},
+                                       {"--resume", o.resume, false}}};
+  const auto place = [](const std::string& path) {
+    std::error_code unresolved;
+    const auto resolved =
+        std::filesystem::weakly_canonical(std::filesystem::absolute(path, unresolved), unresolved);
+    return unresolved ? std::filesystem::path{path} : resolved;
+  };
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (std::size_t j = i + 1; j < all.size(); ++j) {
+      const named_path &a = all[i], &b = all[j];
+      if (!a.written || a.path.empty() || b.path.empty()) continue;
+      if (a.flag == "--save" && b.flag == "--resume") continue; // a run may go on in its own file
+      if (place(a.path) == place(b.path))
+        throw input_error{
+            fmt::format("{} and {}: expected two files, got {} twice", a.flag, b.flag, shown(b.path))};
+    }
+}
+
+} // namespace detail
+
+// Throws input_error unless the options fit each other. The vocabulary of the corpus is checked where that is
+// read.
+inline void check(const options& o) {
+  const auto require = [](bool holds, const std::string& message) {
+    if (!holds) throw input_error{message};
+  };
+  const auto divides = [&](std::string_view part, std::int64_t a, std::string_view whole, std::int64_t b) {
+    require(b % a == 0, fmt::format("{} {}: expected a divisor of {} {}", part, a, whole, b));
+  };
+  const auto at_most = [&](std::string_view small, std::int64_t a, std::string_view large, std::int64_t b) {
+    require(a <= b, fmt::format("{} {}: expected at most {} {}", small, a, large, b));
+  };
+  divides("--expert-parallel", o.expert_ranks(), "--ranks", o.ranks);
+  divides("--expert-parallel", o.expert_ranks(), "--experts", o.experts);
+  divides("--heads", o.heads, "--hidden", o.hidden);
+  divides("--kv-heads", o.kv_heads, "--heads", o.heads);
+  require(
+      o.head_size() % 2 == 0,
+      fmt::format(
+          "--heads {}: makes heads of {} (--hidden {}); expected an even size, which rotary embedding needs",
+          o.heads, o.head_size(), o.hidden));
+  at_most("--top-k", o.top_k, "--experts", o.experts);
+  at_most("--accumulate", o.accumulate, "--batch", o.batch);
+  at_most("--stop-after", o.last_step(), "--steps", o.steps);
+  at_most("--warmup", o.warmup_steps(), "--steps", o.steps);
+  const double parameters =
+      parameter_count(o, static_cast<double>(o.vocabulary.value_or(byte_pair_vocabulary)));
+  require(
+      parameters <= 0x1p42,
+      fmt::format(
+          "--layers, --hidden, --experts, --intermediate: make {:.3g} parameters; expected at most {:.3g}",
+          parameters, 0x1p42));
+  const auto [elements, flags] = detail::largest_activation(o);
+  require(elements <= 0x1p48,
+          fmt::format("{}: make an array of {:.3g} activations on a rank; expected at most {:.3g}", flags,
+                      elements, 0x1p48));
+  if (o.routing.forced()) forced_routing{o.routing, o.experts, o.top_k};
+  require(o.gemm == gemm_choice::builtin || has_blas,
+          "--gemm blas: this program was built without BLAS; use --gemm builtin");
+  require(o.weights.empty() || o.resume.empty(),
+          "--weights and --resume: expected one of them (a saved state holds its weights)");
+  detail::check_paths(o);
+}
+
+} // namespace moe
