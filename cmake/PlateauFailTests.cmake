@@ -6,6 +6,7 @@
 #   // flags: <options>       optional: further compiler options
 #   // control:               optional: with -DPLATEAU_FAIL_TEST_CONTROL (and without the flags) the file must
 #                             compile, so that it cannot fail for another reason
+#   // only: <compiler>       optional, g++ or clang++: the other one has nothing to say here, and is not asked
 # Each file goes through the project's compiler and through clang++ where it is installed.
 
 set(plateau_fail_compilers "${CMAKE_CXX_COMPILER}")

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What every header stands on: the version, the inline namespace that keeps two versions apart in one
-// program, and the one macro that marks functions for host and device. Nothing here depends on the user's
-// compiler flags; the one set of flags under which the library would be silently wrong is refused.
+// program, and the one macro that marks functions for host and device. Flags under which the library would
+// be silently wrong are refused where the compiler tells of them.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,11 @@
 
 #if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "plateau: -ffast-math and -ffinite-math-only make isnan and isfinite constant; compile without them"
+#endif
+
+// GCC tells of it, clang does not: there math.hpp forbids it function by function.
+#if defined(__ASSOCIATIVE_MATH__)
+#error "plateau: -fassociative-math (part of -funsafe-math-optimizations) makes exp wrong; compile without it"
 #endif
 
 #if !defined(__CUDACC__) && __cplusplus < 202002L
@@ -29,8 +34,8 @@
 
 namespace plateau::inline v0 {
 
-// All extents, offsets and row numbers. Signed, so that differences are safe; 64-bit, so that rows x columns
-// are.
+// All extents, offsets and row numbers. Signed, so that differences are safe; 64 bits, so that products of
+// rows and columns are.
 using index_t = std::int64_t;
 
 } // namespace plateau::inline v0

@@ -4,7 +4,9 @@
 // only, so that every loop around them vectorises at plain -O2 whatever the compiler thinks of errno, NaN or
 // traps: the library's `expf` and `sqrtf` keep such a loop scalar. On a CUDA device they are the device's own
 // functions. Results differ in the last place between targets with and without fused multiply-add; the bounds
-// hold for both.
+// hold for both. The order of additions and the brackets are part of the functions: config.hpp refuses the
+// flags that let GCC change them, and PLATEAU_AS_WRITTEN forbids it to clang, which defines no macro for
+// them.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -13,6 +15,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+
+#if defined(__clang__)
+#define PLATEAU_AS_WRITTEN _Pragma("clang fp reassociate(off)")
+#else
+#define PLATEAU_AS_WRITTEN
+#endif
 
 namespace plateau::inline v0 {
 
@@ -30,8 +38,8 @@ PLATEAU_HD constexpr bool is_nan(double x) noexcept {
   return (bit_cast<std::uint64_t>(x) & 0x7fffffffffffffffu) > 0x7ff0000000000000u;
 }
 
-// Where a running maximum starts. Not -infinity: infinity minus infinity is NaN, and a first rescale would
-// meet it.
+// Where a running maximum starts. Not -infinity: a first rescale would subtract infinity from infinity, which
+// is NaN.
 template <floating_scalar T> PLATEAU_HD constexpr T lowest() noexcept {
   if constexpr (scalar_kind_of<T> == scalar_kind::bf16)
     return bfloat16::from_bits(0xff7f);
@@ -46,6 +54,7 @@ template <floating_scalar T> PLATEAU_HD constexpr T lowest() noexcept {
 namespace detail {
 
 PLATEAU_HD inline float exp(float x) noexcept {
+  PLATEAU_AS_WRITTEN
 #if defined(__CUDA_ARCH__)
   return ::expf(x);
 #else
@@ -80,10 +89,10 @@ struct root_start {
 };
 
 PLATEAU_HD inline root_start start_root(float x) noexcept {
+  PLATEAU_AS_WRITTEN
   const std::uint32_t tiny = mask(x < 0x1p-101f);
   const float value = x * bit_cast<float>(0x3e800000u ^ (tiny & (0x3e800000u ^ 0x5f800000u)));
-  // Half the exponent, negated: within 3.5%. Two Newton steps, the first with constants that spread its
-  // error.
+  // Half the exponent, negated: within 3.5%. Two Newton steps; the constants of the first spread its error.
   float y = bit_cast<float>(0x5f1ffff9u - (bit_cast<std::uint32_t>(value) >> 1));
   y = 0.703952253f * y * (2.38924456f - value * y * y);
   y = y * (1.5f - 0.5f * value * y * y);
@@ -91,6 +100,7 @@ PLATEAU_HD inline root_start start_root(float x) noexcept {
 }
 
 PLATEAU_HD inline float sqrt(float x) noexcept {
+  PLATEAU_AS_WRITTEN
 #if defined(__CUDA_ARCH__)
   return ::sqrtf(x);
 #else
@@ -106,6 +116,7 @@ PLATEAU_HD inline float sqrt(float x) noexcept {
 }
 
 PLATEAU_HD inline float rsqrt(float x) noexcept {
+  PLATEAU_AS_WRITTEN
 #if defined(__CUDA_ARCH__)
   return ::rsqrtf(x);
 #else
@@ -142,8 +153,8 @@ template <floating_scalar T> PLATEAU_HD inline accumulate_t<T> sqrt(T x) noexcep
   return detail::sqrt(widen(x));
 }
 
-// 1/sqrt(x) within 2 units in the last place, subnormals included; infinity at 0, 0 at infinity, NaN for x <
-// 0.
+// 1/sqrt(x) within 2 units in the last place, subnormals included; infinity at 0, 0 at infinity, NaN for
+// x < 0.
 template <floating_scalar T> PLATEAU_HD inline accumulate_t<T> rsqrt(T x) noexcept {
   return detail::rsqrt(widen(x));
 }
