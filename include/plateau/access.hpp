@@ -2,12 +2,14 @@
 //
 // Kernel arguments say what they do. in(v) arrives in the kernel as a view of const; out(v) promises that
 // every byte is written; some(v) that some may be; inout(v) is both; accumulates(v) adds integers in any
-// order. A raw pointer is a compile error, since it would hide an access. Host and CUDA ignore the tags; a
-// data-free backend lives off them: two conflicting accesses that no event orders can then be named, with
-// both source lines.
+// order. A raw pointer or an untagged tensor is a compile error, since it would hide an access. Host and CUDA
+// ignore the tags; a data-free backend lives off them: two conflicting accesses that no event orders can then
+// be named, with both source lines.
 #pragma once
 
+#include <plateau/accessible_from.hpp>
 #include <plateau/config.hpp>
+#include <plateau/tensor_traits.hpp>
 #include <plateau/view.hpp>
 
 #include <string>
@@ -70,17 +72,20 @@ constexpr arg<View, access_mode::accumulate> accumulates(View v) {
 
 template <class A> inline constexpr bool is_arg = false;
 template <class V, access_mode M> inline constexpr bool is_arg<arg<V, M>> = true;
-// A type that may not be a kernel argument as it is, since nobody could tell what the kernel does to it.
-template <class A> inline constexpr bool hides_access = std::is_pointer_v<A> || is_view<A>;
+// The space of a tagged view's memory; void for a plain value, which is nowhere.
+template <class A> struct space_of_argument { using type = void; };
+template <class V, access_mode M> struct space_of_argument<arg<V, M>> { using type = typename V::space; };
+// A type that may not be a kernel argument as it is, since nobody could tell what the kernel does to it: a
+// pointer, or whatever has tensor_traits, a std::span for instance.
+template <class A> inline constexpr bool hides_access = std::is_pointer_v<A> || tensor<A>;
 
-// What the kernel receives for an argument: the view of a tagged one, any other trivially copyable value as
-// it is.
+// What the kernel receives: the view of a tagged argument, any other trivially copyable value as it is.
 template <class V, access_mode M> PLATEAU_HD constexpr V unwrap(const arg<V, M>& a) { return a.v; }
 template <class T> PLATEAU_HD constexpr T unwrap(const T& value) {
   static_assert(
       !hides_access<T>,
       "plateau: a kernel argument is in(v), out(v), some(v), inout(v), accumulates(v) or a plain value; "
-      "a raw pointer or an untagged view hides an access");
+      "a raw pointer, an untagged view or another tensor hides an access");
   static_assert(std::is_trivially_copyable_v<T>, "plateau: a kernel argument must be trivially copyable");
   return value;
 }

@@ -8,9 +8,9 @@
 #include <plateau/access.hpp>
 #include <plateau/checks.hpp>
 #include <plateau/config.hpp>
-#include <plateau/gemm_check.hpp>
-#include <plateau/grouped.hpp>
+#include <plateau/error.hpp>
 #include <plateau/scalar.hpp>
+#include <plateau/scratch.hpp>
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
@@ -23,8 +23,9 @@ inline constexpr index_t column_sum_rows = 256, column_sum_columns = 256;
 
 constexpr index_t blocks_of(index_t n, index_t block) { return (n + block - 1) / block; }
 
-// Block b of a grid of row blocks x column blocks: sums(row block, c) (+)= sum over the block's rows of x(r,
-// c).
+// Block b of a grid of row blocks x column blocks: sums(row block, c) (+)= sum of x(r, c) over the rows r of
+// the block. Eight rows at a time, added one after the other as single ones would be: an eighth of the team's
+// barriers, and of the loads and stores of the sums.
 struct column_block_sums {
   index_t column_blocks;
   index_t block_rows;
@@ -39,7 +40,17 @@ struct column_block_sums {
     const index_t last_row = first_row + (rows_left < block_rows ? rows_left : block_rows);
     float* to = sums.row(row_block) + first_column;
     if (!accumulate) team.for_each(columns, [=](index_t c) { to[c] = 0; });
-    for (index_t r = first_row; r < last_row; ++r) {
+    const index_t ld = x.ld;
+    index_t r = first_row;
+    for (; r + 8 <= last_row; r += 8) {
+      const T* from = x.row(r) + first_column;
+      team.for_each(columns, [=](index_t c) {
+        const auto value = [=](index_t i) { return static_cast<float>(widen(from[i * ld + c])); };
+        const float four = (((to[c] + value(0)) + value(1)) + value(2)) + value(3);
+        to[c] = (((four + value(4)) + value(5)) + value(6)) + value(7);
+      });
+    }
+    for (; r < last_row; ++r) {
       const T* from = x.row(r) + first_column;
       team.for_each(columns, [=](index_t c) { to[c] += static_cast<float>(widen(from[c])); });
     }

@@ -14,7 +14,8 @@
 
 namespace plateau::inline v0 {
 
-// Base of everything that the library throws.
+// Base of everything that the library throws, but for the wide team that tests run kernels on: a wrong kernel
+// is a std::logic_error there.
 struct error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -29,13 +30,14 @@ struct budget_exceeded : error {
   using error::error;
 };
 
-// The machine below failed: an allocation, a copy, a kernel.
+// The machine below failed: an allocation, a copy, a kernel, a thread that could not start.
 struct backend_error : error {
   using error::error;
 };
 
 // A rank threw, disagreed, stopped or disappeared; every rank of the group gets this, with the first cause.
-// `sequence` counts the operations of the communicator on the failed rank, from 0.
+// `sequence` counts the operations of the communicator from 0, on the failed rank, or on the rank that waited
+// for it in vain.
 struct collective_error : error {
   collective_error(int rank, std::string in_operation, std::uint64_t at_sequence, std::string why)
       : error("rank " + std::to_string(rank) + " failed in " + in_operation + " (operation " +
@@ -47,6 +49,11 @@ struct collective_error : error {
   std::uint64_t sequence;
   std::string cause;
 };
+
+// How an error's text begins: with the name of the rank ("rank 2") where it is known.
+inline std::string error_prefix(const char* owner) {
+  return *owner == '\0' ? std::string("plateau: ") : std::string("plateau: ") + owner + ": ";
+}
 
 // An error as a value: copied between threads and ranks, thrown anew on the other side.
 struct failure {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <plateau/config.hpp>
+#include <plateau/scratch.hpp>
 #include <plateau/view.hpp>
 
 namespace plateau::inline v0 {
@@ -15,8 +16,5 @@ template <class A, class B, class C, class Space = device_space> struct gemm_gro
   tile<const B, Space> b;
   tile<C, Space> c;
 };
-
-// Bytes that an operation may use while it runs; contents are undefined before and after.
-using scratch_view = view<unsigned char, device_space>;
 
 } // namespace plateau::inline v0

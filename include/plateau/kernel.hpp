@@ -2,18 +2,22 @@
 //
 // What may be launched: one static check for every backend, so that a wrong kernel is refused with the same
 // sentence everywhere, by the compilers that report a failed constraint only as "no matching function" too.
+// The same for host tasks, and for the size of a grid, which is known at the call only.
 #pragma once
 
 #include <plateau/access.hpp>
+#include <plateau/accessible_from.hpp>
 #include <plateau/config.hpp>
+#include <plateau/error.hpp>
 #include <plateau/team.hpp>
 
+#include <string>
 #include <type_traits>
 
 namespace plateau::inline v0 {
 
-// Stops the compilation when Kernel cannot run over Grid with these (tagged) arguments.
-template <class Grid, class Kernel, class... Args> constexpr void check_kernel() {
+// Stops the compilation when Kernel cannot run over Grid on Backend with these (tagged) arguments.
+template <class Backend, class Grid, class Kernel, class... Args> constexpr void check_kernel() {
   static_assert(std::is_same_v<Grid, elements> || std::is_same_v<Grid, rows>,
                 "plateau kernel: the grid is elements{n} or rows{n}");
   static_assert(std::is_trivially_copyable_v<Kernel>,
@@ -21,7 +25,8 @@ template <class Grid, class Kernel, class... Args> constexpr void check_kernel()
   static_assert(
       !(hides_access<Args> || ...),
       "plateau: a kernel argument is in(v), out(v), some(v), inout(v), accumulates(v) or a plain value; "
-      "a raw pointer or an untagged view hides an access");
+      "a raw pointer, an untagged view or another tensor hides an access");
+  check_accessible<Backend, typename space_of_argument<Args>::type...>();
   if constexpr (std::is_same_v<Grid, rows>)
     static_assert(
         std::is_invocable_v<const Kernel&, serial_team&, index_t, unwrapped<Args>...>,
@@ -32,6 +37,23 @@ template <class Grid, class Kernel, class... Args> constexpr void check_kernel()
         std::is_invocable_v<const Kernel&, index_t, unwrapped<Args>...>,
         "plateau kernel: not callable as kernel(index, args...) const; in(v) arrives as a view of const, "
         "out(v), some(v), inout(v) and accumulates(v) as a view of non-const");
+}
+
+// Stops the compilation when f(args...) cannot run as a host task: such code touches host memory only.
+template <class F, class... Args> constexpr void check_host_task() {
+  static_assert(((std::is_void_v<typename space_of_argument<Args>::type> ||
+                  std::is_same_v<typename space_of_argument<Args>::type, host_space>)&&...),
+                "plateau host task: its views are of host memory (host_space); copy device memory to pinned "
+                "memory first");
+  static_assert(std::is_invocable_v<F&, unwrapped<Args>...>,
+                "plateau host task: not callable as f(args...); in(v) arrives as a view of const");
+}
+
+// Throws config_error for a grid of negative size. `owner` names the rank, `at` the place of the call.
+template <class Grid> void check_grid(Grid grid, source_line at = {}, const char* owner = "") {
+  if (grid.n < 0)
+    throw config_error(error_prefix(owner) + "launch: a grid of " + std::to_string(grid.n) +
+                       (std::is_same_v<Grid, rows> ? " rows" : " elements") + at.text());
 }
 
 } // namespace plateau::inline v0

@@ -7,6 +7,7 @@
 
 // The seams: what backends and communicators are, and the values that pass through them.
 #include <plateau/access.hpp>
+#include <plateau/accessible_from.hpp>
 #include <plateau/checks.hpp>
 #include <plateau/concepts.hpp>
 #include <plateau/config.hpp>
@@ -18,6 +19,7 @@
 #include <plateau/grouped.hpp>
 #include <plateau/meter.hpp>
 #include <plateau/resource.hpp>
+#include <plateau/scratch.hpp>
 #include <plateau/tag.hpp>
 #include <plateau/tensor_traits.hpp>
 #include <plateau/view.hpp>

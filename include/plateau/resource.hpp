@@ -8,6 +8,7 @@
 #include <plateau/config.hpp>
 #include <plateau/meter.hpp>
 #include <plateau/tag.hpp>
+#include <plateau/tensor_traits.hpp>
 #include <plateau/view.hpp>
 
 #include <concepts>
@@ -26,7 +27,7 @@ concept memory_resource = requires(R& r, void* p, std::size_t n, tag t) {
   noexcept;
 };
 
-// A resource that keeps accounts, as the two of a backend do: put plateau::metered in front of a plain one.
+// A resource that keeps accounts, as the two of a backend do: plateau::metered makes one of a plain one.
 template <class R>
 concept metered_resource = memory_resource<R> && requires(R& r, void* p, std::size_t n) {
   { r.meter() } -> std::same_as<meter&>;
@@ -86,16 +87,16 @@ template <class Upstream> class metered {
   Upstream upstream_;
 };
 
-// The distance between parts of a slab: a device's preferred alignment, and what a stated working set rounds
-// to.
+// The distance between parts of a slab: a device's preferred alignment, and what the lines of a working set
+// are rounded to.
 inline constexpr std::size_t part_alignment = 256;
 constexpr std::size_t aligned_bytes(std::size_t bytes) {
   return (bytes + part_alignment - 1) / part_alignment * part_alignment;
 }
 
 // Owns n elements of a resource's memory. Movable; the contents start undefined. The resource must outlive
-// it, and no work that uses the memory may be in flight when it goes: declare streams after the buffers they
-// use.
+// it, and no work that uses the memory may be in flight when it goes, so streams are declared after the
+// buffers that they use.
 template <class T, memory_resource Resource> class buffer {
   static_assert(std::is_trivially_copyable_v<T>, "plateau: a buffer holds trivially copyable elements");
 
@@ -139,6 +140,18 @@ template <class T, memory_resource Resource> class buffer {
   index_t n_ = 0;
   tag tag_ = tag::other;
 };
+
+// A buffer is a tensor of rank 1. as_view refuses a temporary one, whose memory would be gone.
+template <class T, class R> struct tensor_traits<buffer<T, R>> {
+  using element_type = T;
+  using space = typename R::space;
+  static constexpr int rank = 1;
+  static T* data(const buffer<T, R>& b) { return b.data(); }
+  static index_t extent(const buffer<T, R>& b, int) { return b.size(); }
+  static index_t stride(const buffer<T, R>&, int) { return 1; }
+};
+template <class T, class R> void as_view(const buffer<T, R>&&) = delete;
+template <class T, class R> void as_tile(const buffer<T, R>&&) = delete;
 
 template <class T, class Backend> using device_buffer = buffer<T, typename Backend::device_memory>;
 template <class T, class Backend> using pinned_buffer = buffer<T, typename Backend::host_memory>;

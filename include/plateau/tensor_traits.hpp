@@ -2,8 +2,8 @@
 //
 // How the library reads a tensor type that it does not know: pointer, extents, strides in elements, element
 // type, memory space. std::span, std::vector and anything shaped like std::mdspan work as they are, on the
-// host; views of this library everywhere. For your own type specialise `tensor_traits` with the five members
-// below.
+// host; views and buffers of this library everywhere. For your own type specialise `tensor_traits` with the
+// members below.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -59,6 +59,15 @@ template <class T, class S> struct tensor_traits<tile<T, S>> {
   static T* data(tile<T, S> t) { return t.p; }
   static index_t extent(tile<T, S> t, int d) { return d == 0 ? t.rows : t.cols; }
   static index_t stride(tile<T, S> t, int d) { return d == 0 ? t.ld : 1; }
+};
+
+template <class T, class S> struct tensor_traits<tile_batch<T, S>> {
+  using element_type = T;
+  using space = S;
+  static constexpr int rank = 3;
+  static T* data(tile_batch<T, S> t) { return t.p; }
+  static index_t extent(tile_batch<T, S> t, int d) { return d == 0 ? t.count : d == 1 ? t.rows : t.cols; }
+  static index_t stride(tile_batch<T, S> t, int d) { return d == 0 ? t.stride : d == 1 ? t.ld : 1; }
 };
 
 namespace detail {
@@ -169,10 +178,5 @@ template <class T, class A> tile<const T, host_space> as_tile(const std::vector<
   return detail::single_row(as_view(t));
 }
 template <class T, class A> void as_tile(const std::vector<T, A>&&) = delete; // it would dangle
-
-// Whether kernels and copies of `Backend` can reach memory of `Space`. A backend may specialise it.
-template <class Backend, class Space>
-inline constexpr bool accessible_from =
-    std::is_same_v<Space, device_space> || std::is_same_v<Space, host_space>;
 
 } // namespace plateau::inline v0

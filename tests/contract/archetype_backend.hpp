@@ -101,10 +101,10 @@ class basic_archetype_backend {
   void copy(on<Stream>, arg<tile<const T, S>, access_mode::read>, arg<tile<T, R>, access_mode::write>) {}
 
   template <class Kernel, class... Args> void launch(on<Stream>, pl::elements, Kernel, Args...) {
-    pl::check_kernel<pl::elements, Kernel, Args...>();
+    pl::check_kernel<basic_archetype_backend, pl::elements, Kernel, Args...>();
   }
   template <class Kernel, class... Args> void launch(on<Stream>, pl::rows, Kernel, Args...) {
-    pl::check_kernel<pl::rows, Kernel, Args...>();
+    pl::check_kernel<basic_archetype_backend, pl::rows, Kernel, Args...>();
   }
 
   template <class A, class B, class C>
@@ -131,7 +131,7 @@ class basic_archetype_backend {
                       arg<view<std::int64_t>, access_mode::write>, scratch_view) {}
 
   template <class F, class... Args> void host_task(on<Stream>, F, Args...) {
-    static_assert(std::is_invocable_v<F&, pl::unwrapped<Args>...>);
+    pl::check_host_task<F, Args...>();
   }
   template <class T>
   void fetch(const Event&, arg<view<const T, pl::host_space>, access_mode::read>,

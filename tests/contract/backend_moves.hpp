@@ -19,7 +19,8 @@ namespace backend_contract {
 
 inline bool same_work(const pl::counters& a, const pl::counters& b) {
   return a.launches == b.launches && a.copied_bytes == b.copied_bytes &&
-         a.matrix_products == b.matrix_products && a.matrix_flops == b.matrix_flops;
+         a.matrix_products == b.matrix_products && a.matrix_flops == b.matrix_flops &&
+         a.host_round_trips == b.host_round_trips;
 }
 
 // Sizes of 0 are legal everywhere, with null pointers, do nothing and are not counted.
@@ -193,6 +194,19 @@ template <class Backend> void refusals_of_moves(const subject<Backend>& under_te
   text = refusal([&] { pl::column_sum(r.b, r.s, in(x.matrix(3, 17)), inout(x.all().sub(100, 17)), {}); });
   CHECK(has(text, "68 bytes of scratch, got 0"));
   CHECK(names_line(text, "backend_moves.hpp", first, __LINE__));
+  auto scratch = r.template device<unsigned char>(256);
+  first = __LINE__;
+  text = refusal([&] {
+    pl::column_sum(r.b, r.s, in(x.matrix(3, 17)), inout(x.all().sub(100, 17)), scratch.all().sub(8, 248));
+  });
+  CHECK(has(text, "8 bytes behind a multiple of 16"));
+  CHECK(names_line(text, "backend_moves.hpp", first, __LINE__));
+  first = __LINE__;
+  text = refusal([&] { r.b.launch(r.s, elements{-5}, pl::fill<float>{1}, out(x.all())); });
+  CHECK(has(text, "-5 elements"));
+  CHECK(names_line(text, "backend_moves.hpp", first, __LINE__));
+  text = refusal([&] { r.b.launch(r.s, rows{-1}, affine_row{2, 1}, inout(tile<std::uint32_t>{})); });
+  CHECK(has(text, "-1 rows"));
   auto h = r.template pinned<float>(3);
   float two[2];
   text =

@@ -117,6 +117,7 @@ template <class Backend> void failures(const subject<Backend>& under_test) {
   r.b.host_task(
       r.s, [](view<std::int32_t, pl::host_space> v) { v[0] = 1; }, some(h.all()));
   const auto before = r.b.record(r.s);
+  const int line = __LINE__ + 1;
   r.b.host_task(r.s, [] { throw std::runtime_error("the task failed: 7 apples"); });
   const auto after = r.b.record(r.s);
   r.b.wait(follower, after);
@@ -125,7 +126,10 @@ template <class Backend> void failures(const subject<Backend>& under_test) {
   // The text surfaces at each wait for what came after, on every stream that waited, as often as one asks.
   for (int time = 0; time < 2; ++time) {
     CHECK(has(refusal<pl::error>([&] { r.b.wait(after); }), "7 apples"));
-    CHECK(has(refusal<pl::error>([&] { r.b.wait(behind); }), "7 apples"));
+    const std::string text = refusal<pl::error>([&] { r.b.wait(behind); });
+    CHECK(has(text, "7 apples"));
+    CHECK(has(text, "stream 'main'")); // where it failed, not where it was waited for
+    CHECK(names_line(text, "backend_order.hpp", line - 1, line + 1));
     CHECK(has(refusal<pl::error>([&] { r.b.wait(r.b.record(r.s)); }), "7 apples"));
   }
   std::int32_t into = -1;

@@ -64,12 +64,12 @@ template <class Kernel, class... Args> __global__ void run_rows(Kernel kernel, A
 struct compiling_backend : archetypes::archetype_backend {
   template <class Kernel, class... Args>
   void launch(pl::on<stream>, pl::elements grid, Kernel kernel, Args... args) {
-    pl::check_kernel<pl::elements, Kernel, Args...>();
+    pl::check_kernel<compiling_backend, pl::elements, Kernel, Args...>();
     run_elements<<<256, 256>>>(grid.n, kernel, pl::unwrap(args)...);
   }
   template <class Kernel, class... Args>
   void launch(pl::on<stream>, pl::rows grid, Kernel kernel, Args... args) {
-    pl::check_kernel<pl::rows, Kernel, Args...>();
+    pl::check_kernel<compiling_backend, pl::rows, Kernel, Args...>();
     run_rows<<<static_cast<unsigned>(grid.n), block_threads>>>(kernel, pl::unwrap(args)...);
   }
 };

@@ -5,6 +5,8 @@
 
 namespace pl = plateau;
 
+struct machine;
+
 struct scale {
 #ifdef PLATEAU_FAIL_TEST_CONTROL
   using input = pl::view<const float>;
@@ -14,6 +16,6 @@ struct scale {
   void operator()(pl::index_t i, input x, pl::view<float> y) const { y[i] = 2 * x[i]; }
 };
 
-template <class... Args> void launch(Args...) { pl::check_kernel<pl::elements, scale, Args...>(); }
+template <class... Args> void launch(Args...) { pl::check_kernel<machine, pl::elements, scale, Args...>(); }
 
 void issue(pl::view<float> x, pl::view<float> y) { launch(pl::in(x), pl::out(y)); }

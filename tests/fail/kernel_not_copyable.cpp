@@ -7,6 +7,8 @@
 
 namespace pl = plateau;
 
+struct machine;
+
 struct labelled {
 #ifdef PLATEAU_FAIL_TEST_CONTROL
   int label;
@@ -16,6 +18,8 @@ struct labelled {
   void operator()(pl::index_t i, pl::view<int> v) const { v[i] = 1; }
 };
 
-template <class... Args> void launch(Args...) { pl::check_kernel<pl::elements, labelled, Args...>(); }
+template <class... Args> void launch(Args...) {
+  pl::check_kernel<machine, pl::elements, labelled, Args...>();
+}
 
 void issue(pl::view<int> v) { launch(pl::out(v)); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect: a raw pointer or an untagged view hides an access
+// expect: a raw pointer, an untagged view or another tensor hides an access
 // control: the pointer becomes a tagged view
 #include <plateau/access.hpp>
 

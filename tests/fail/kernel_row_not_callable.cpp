@@ -5,6 +5,8 @@
 
 namespace pl = plateau;
 
+struct machine;
+
 struct clear {
 #ifdef PLATEAU_FAIL_TEST_CONTROL
   template <class Team> void operator()(Team& team, pl::index_t row, pl::tile<float> x) const {
@@ -15,6 +17,6 @@ struct clear {
 #endif
 };
 
-template <class... Args> void launch(Args...) { pl::check_kernel<pl::rows, clear, Args...>(); }
+template <class... Args> void launch(Args...) { pl::check_kernel<machine, pl::rows, clear, Args...>(); }
 
 void issue(pl::tile<float> x) { launch(pl::out(x)); }

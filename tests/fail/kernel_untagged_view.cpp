@@ -5,11 +5,13 @@
 
 namespace pl = plateau;
 
+struct machine;
+
 struct fill {
   void operator()(pl::index_t i, pl::view<float> v, float value) const { v[i] = value; }
 };
 
-template <class... Args> void launch(Args...) { pl::check_kernel<pl::elements, fill, Args...>(); }
+template <class... Args> void launch(Args...) { pl::check_kernel<machine, pl::elements, fill, Args...>(); }
 
 void issue(pl::view<float> v) {
 #ifdef PLATEAU_FAIL_TEST_CONTROL

@@ -5,11 +5,15 @@
 
 namespace pl = plateau;
 
+struct machine;
+
 struct clear {
   void operator()(pl::index_t i, pl::view<int> v) const { v[i] = 0; }
 };
 
-template <class Grid, class... Args> void launch(Grid, Args...) { pl::check_kernel<Grid, clear, Args...>(); }
+template <class Grid, class... Args> void launch(Grid, Args...) {
+  pl::check_kernel<machine, Grid, clear, Args...>();
+}
 
 void issue(pl::view<int> v) {
 #ifdef PLATEAU_FAIL_TEST_CONTROL

@@ -7,6 +7,10 @@
 
 #include <doctest/doctest.h>
 
+#if defined(__GLIBC__)
+#include <pthread.h>
+#endif
+
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -131,6 +135,34 @@ TEST_CASE("waiting for an event of the same stream is nothing") {
   CHECK(s.ring()->issued() == before);
 }
 
+TEST_CASE("a failure names its stream and the line that issued the command, once, and keeps its kind") {
+  stream a("first"), b("second");
+  a.push([] { throw pl::budget_exceeded("no room"); }, {"model.hpp", 12});
+  b.wait(a.record());
+  const event bad = b.record();
+  CHECK_THROWS_WITH_AS(bad.wait(), "no room (on stream 'first' at model.hpp:12)", pl::budget_exceeded);
+}
+
+#if defined(__GLIBC__)
+TEST_CASE("a machine without threads is a backend_error that names the stream") {
+  pthread_attr_t attributes, huge;
+  REQUIRE(pthread_getattr_default_np(&attributes) == 0);
+  REQUIRE(pthread_attr_init(&huge) == 0);
+  REQUIRE(pthread_attr_setstacksize(&huge, std::size_t{1} << 47) == 0); // more than there are addresses
+  REQUIRE(pthread_setattr_default_np(&huge) == 0);
+  std::string text;
+  try {
+    const stream s("compute");
+  } catch (const pl::backend_error& e) {
+    text = e.what();
+  }
+  REQUIRE(pthread_setattr_default_np(&attributes) == 0);
+  CHECK(text.find("no thread for stream 'compute'") != std::string::npos);
+  pthread_attr_destroy(&attributes);
+  pthread_attr_destroy(&huge);
+}
+#endif
+
 TEST_CASE("a failure latches, and surfaces where the host waits") {
   stream s("main");
   int x = 0;
@@ -141,7 +173,7 @@ TEST_CASE("a failure latches, and surfaces where the host waits") {
   const event bad = s.record();
   s.push([&] { x = 2; });
   CHECK_NOTHROW(before.wait());
-  CHECK_THROWS_WITH_AS(bad.wait(), "no room for the slot", pl::budget_exceeded);
+  CHECK_THROWS_WITH_AS(bad.wait(), "no room for the slot (on stream 'main')", pl::budget_exceeded);
   CHECK_THROWS_AS(s.record().wait(), pl::budget_exceeded);
   CHECK_THROWS_AS(bad.wait(), pl::budget_exceeded); // each time
   CHECK_NOTHROW(good.wait());                       // recorded before the failure

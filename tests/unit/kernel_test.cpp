@@ -29,10 +29,13 @@ struct row_sum {
   }
 };
 
+struct machine;
+
 // As a backend begins its launch.
 template <class Grid, class Kernel, class... Args>
 void run(Grid grid, const Kernel& kernel, const Args&... args) {
-  pl::check_kernel<Grid, Kernel, Args...>();
+  pl::check_kernel<machine, Grid, Kernel, Args...>();
+  pl::check_grid(grid);
   if constexpr (std::is_same_v<Grid, pl::rows>) {
     pl::serial_team team;
     for (index_t row = 0; row < grid.n; ++row) kernel(team, row, pl::unwrap(args)...);

@@ -191,4 +191,20 @@ TEST_CASE("parts are rounded up to their alignment") {
   CHECK(pl::part_alignment == 256);
 }
 
+TEST_CASE("a buffer is a tensor in its resource's space; a temporary one gives no view") {
+  using memory = pl::metered<pl::ram_resource<pl::device_space>>;
+  memory r;
+  const pl::buffer<float, memory> b(r, 6, tag::other);
+  static_assert(pl::tensor<pl::buffer<float, memory>>);
+  const auto v = pl::as_view(b);
+  static_assert(std::is_same_v<decltype(v), const pl::view<float, pl::device_space>>);
+  CHECK((v.p == b.data() && v.n == 6));
+  CHECK(pl::as_tile(b).cols == 6);
+  const auto gives_view = []<class B>(B&& x) {
+    return requires { pl::as_view(static_cast<B&&>(x)); };
+  };
+  CHECK(gives_view(b));
+  CHECK_FALSE(gives_view(pl::buffer<float, memory>()));
+}
+
 } // namespace

@@ -182,4 +182,15 @@ TEST_CASE("negative extents are refused") {
   CHECK_THROWS_AS(pl::as_tile(user::device_matrix{nullptr, 2, -1, 1, 1}), pl::config_error);
 }
 
+TEST_CASE("a batch of tiles is a tensor of rank 3") {
+  float storage[40] = {};
+  const pl::tile_batch<float> batch{storage, 2, 20, 3, 4, 5};
+  using traits = pl::tensor_traits<pl::tile_batch<float>>;
+  static_assert(pl::tensor<pl::tile_batch<float>> && traits::rank == 3);
+  static_assert(std::is_same_v<traits::space, pl::device_space>);
+  CHECK(traits::data(batch) == storage);
+  CHECK((traits::extent(batch, 0) == 2 && traits::extent(batch, 1) == 3 && traits::extent(batch, 2) == 4));
+  CHECK((traits::stride(batch, 0) == 20 && traits::stride(batch, 1) == 5 && traits::stride(batch, 2) == 1));
+}
+
 } // namespace

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <plateau/access.hpp>
+#include <plateau/accessible_from.hpp>
+#include <plateau/concepts.hpp>
 #include <plateau/config.hpp>
 #include <plateau/counters.hpp>
 #include <plateau/error.hpp>
@@ -20,6 +22,7 @@
 #include <plateau/kernel.hpp>
 #include <plateau/resource.hpp>
 #include <plateau/scalar.hpp>
+#include <plateau/scratch.hpp>
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
@@ -47,8 +50,14 @@ struct cpu_runner {
 };
 } // namespace host
 
+template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend;
+
+// Its kernels run where the host's memory is.
+template <class Gemm, class Runner>
+inline constexpr bool accessible_from<basic_host_backend<Gemm, Runner>, host_space> = true;
+
 // One per rank, used by that rank's host thread. `Gemm` as block_gemm, `Runner` as host::cpu_runner.
-template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend {
+template <class Gemm, class Runner> class basic_host_backend {
  public:
   using stream = host::stream;
   using event = host::event;
@@ -58,9 +67,9 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
   static constexpr bool row_invariant = Gemm::row_invariant;
   static constexpr const char* name = Gemm::name;
 
-  // `owner` names the rank in errors of the memory resources ("rank 2"); it must outlive the backend.
+  // `owner` names the rank in errors ("rank 2"); it must outlive the backend.
   explicit basic_host_backend(const char* owner = "", Runner runner = {})
-      : device_(owner), pinned_(owner), runner_(runner) {}
+      : owner_(owner), device_(owner), pinned_(owner), runner_(runner) {}
   basic_host_backend(const basic_host_backend&) = delete;
   basic_host_backend& operator=(const basic_host_backend&) = delete;
 
@@ -69,6 +78,7 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
   const plateau::counters& counters() const { return counters_; }
   const Runner& runner() const { return runner_; }
 
+  // Throws backend_error when the machine has no thread for it.
   stream make_stream(const char* stream_name) { return stream(stream_name); }
   event record(stream& s) { return s.record(); }
   void wait(stream& s, const event& e) { s.wait(e); }
@@ -81,32 +91,38 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
   void copy(on<stream> s, arg<view<const T, S>, access_mode::read> from,
             arg<view<U, R>, access_mode::write> to) {
     static_assert(std::is_same_v<T, U>, "plateau: copy: source and destination differ in element type");
+    check_copyable<basic_host_backend, S, R>();
     if (from.v.n != to.v.n) unequal("copy", std::to_string(from.v.n), std::to_string(to.v.n), s);
     if (to.v.n == 0) return;
     counters_.copied_bytes += to.v.bytes();
-    s.stream.push([from = from.v, to = to.v] { std::memcpy(to.p, from.p, to.bytes()); });
+    s.stream.push([from = from.v, to = to.v] { std::memcpy(to.p, from.p, to.bytes()); }, s.place());
   }
   template <class T, class S, class U, class R>
   void copy(on<stream> s, arg<tile<const T, S>, access_mode::read> from,
             arg<tile<U, R>, access_mode::write> to) {
     static_assert(std::is_same_v<T, U>, "plateau: copy: source and destination differ in element type");
+    check_copyable<basic_host_backend, S, R>();
     if (from.v.rows != to.v.rows || from.v.cols != to.v.cols)
       unequal("copy", detail::extents(from.v), detail::extents(to.v), s);
     if (to.v.rows == 0 || to.v.cols == 0) return;
     counters_.copied_bytes += to.v.bytes();
-    s.stream.push([from = from.v, to = to.v] {
-      const std::size_t row_bytes = static_cast<std::size_t>(to.cols) * sizeof(T);
-      for (index_t r = 0; r < to.rows; ++r) std::memcpy(to.row(r), from.row(r), row_bytes);
-    });
+    s.stream.push(
+        [from = from.v, to = to.v] {
+          const std::size_t row_bytes = static_cast<std::size_t>(to.cols) * sizeof(T);
+          for (index_t r = 0; r < to.rows; ++r) std::memcpy(to.row(r), from.row(r), row_bytes);
+        },
+        s.place());
   }
 
-  // Runs `kernel` over the grid; arguments are tagged views or plain values.
+  // Runs `kernel` over the grid; arguments are tagged views or plain values. Throws config_error for a grid
+  // of negative size.
   template <class Grid, class Kernel, class... Args>
   void launch(on<stream> s, Grid grid, Kernel kernel, Args... args) {
-    check_kernel<Grid, Kernel, Args...>();
-    if (grid.n <= 0) return;
+    check_kernel<basic_host_backend, Grid, Kernel, Args...>();
+    check_grid(grid, s.place(), owner_);
+    if (grid.n == 0) return;
     ++counters_.launches;
-    s.stream.push([this, grid, kernel, ... a = unwrap(args)] { runner_(grid, kernel, a...); });
+    s.stream.push([this, grid, kernel, ... a = unwrap(args)] { runner_(grid, kernel, a...); }, s.place());
   }
 
   // C = alpha op(A) op(B) + beta C; for batches, one product for each tile of the three.
@@ -118,31 +134,37 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
   void gemm(on<stream> s, transpose op_a, transpose op_b, float alpha,
             arg<tile<const A, S>, access_mode::read> a, arg<tile<const B, S>, access_mode::read> b,
             float beta, arg<tile<C, S>, Mode> c, scratch_view scratch) {
-    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c, s.place());
+    check_accessible<basic_host_backend, S>();
+    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c, s.place(), owner_);
     if (shape.m == 0 || shape.n == 0) return;
     check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch,
-                  s.place());
+                  s.place(), owner_);
     count(shape, 1);
-    s.stream.push([level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
+    const auto product = [level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
       multiply(level, shape, alpha, a, b, beta, c, scratch);
-    });
+    };
+    s.stream.push(product, s.place());
   }
   template <class A, class B, class C, class S, access_mode Mode>
   void gemm(on<stream> s, transpose op_a, transpose op_b, float alpha,
             arg<tile_batch<const A, S>, access_mode::read> a,
             arg<tile_batch<const B, S>, access_mode::read> b, float beta, arg<tile_batch<C, S>, Mode> c,
             scratch_view scratch) {
-    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c, s.place());
+    check_accessible<basic_host_backend, S>();
+    const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c, s.place(), owner_);
     if (a.v.count != c.v.count || b.v.count != c.v.count)
       unequal("gemm of batches", std::to_string(a.v.count) + " and " + std::to_string(b.v.count),
               std::to_string(c.v.count), s);
     if (shape.m == 0 || shape.n == 0 || c.v.count == 0) return;
     check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch,
-                  s.place());
+                  s.place(), owner_);
     count(shape, c.v.count);
-    s.stream.push([level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
-      for (index_t i = 0; i < c.count; ++i) multiply(level, shape, alpha, a[i], b[i], beta, c[i], scratch);
-    });
+    s.stream.push(
+        [level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
+          for (index_t i = 0; i < c.count; ++i)
+            multiply(level, shape, alpha, a[i], b[i], beta, c[i], scratch);
+        },
+        s.place());
   }
   // One product for each group; the scratch is that of the largest. Groups of no rows cost nothing. Nothing
   // is issued unless all fit.
@@ -150,9 +172,9 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
   void grouped_gemm(on<stream> s, transpose op_a, transpose op_b, float alpha, float beta,
                     std::span<const gemm_group<A, B, C, S>> groups, scratch_view scratch) {
     for (const gemm_group<A, B, C, S>& g : groups) {
-      const gemm_shape shape = checked_shape(op_a, op_b, g.a, g.b, beta, inout(g.c), s.place());
+      const gemm_shape shape = checked_shape(op_a, op_b, g.a, g.b, beta, inout(g.c), s.place(), owner_);
       check_scratch("grouped_gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k),
-                    scratch, s.place());
+                    scratch, s.place(), owner_);
     }
     for (const gemm_group<A, B, C, S>& g : groups)
       gemm(s, op_a, op_b, alpha, in(g.a), in(g.b), beta, inout(g.c), scratch);
@@ -168,43 +190,51 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
                     arg<view<std::int64_t, S>, access_mode::write> offsets, scratch_view scratch) {
     static_assert(std::is_same_v<Order, std::int32_t> || std::is_same_v<Order, std::int64_t>,
                   "plateau: group_by_key: order holds 32- or 64-bit integers");
+    check_accessible<basic_host_backend, S>();
     if (ids.v.n != order.v.n) unequal("group_by_key", std::to_string(ids.v.n), std::to_string(order.v.n), s);
     if (offsets.v.n < 1)
-      throw config_error("plateau: group_by_key: offsets needs keys + 1 elements, got none" +
+      throw config_error(error_prefix(owner_) + "group_by_key: offsets needs keys + 1 elements, got none" +
                          s.place().text());
     if (ids.v.n - 1 > std::numeric_limits<Order>::max())
-      throw config_error("plateau: group_by_key: " + std::to_string(ids.v.n) +
+      throw config_error(error_prefix(owner_) + "group_by_key: " + std::to_string(ids.v.n) +
                          " positions do not fit into an order of 32-bit integers" + s.place().text());
-    check_scratch("group_by_key", group_by_key_scratch_bytes(ids.v.n, offsets.v.n - 1), scratch, s.place());
-    s.stream.push([ids = ids.v, order = order.v, offsets = offsets.v, scratch] {
-      host::group_by_key(ids, order, offsets, reinterpret_cast<std::int64_t*>(scratch.p));
-    });
+    check_scratch("group_by_key", group_by_key_scratch_bytes(ids.v.n, offsets.v.n - 1), scratch, s.place(),
+                  owner_);
+    s.stream.push(
+        [ids = ids.v, order = order.v, offsets = offsets.v, scratch] {
+          host::group_by_key(ids, order, offsets, reinterpret_cast<std::int64_t*>(scratch.p));
+        },
+        s.place());
   }
   // sums (n + 1): the sum of all values before each, and at the end the total.
   static std::size_t exclusive_scan_scratch_bytes(index_t) { return 0; }
   template <class S>
   void exclusive_scan(on<stream> s, arg<view<const std::int64_t, S>, access_mode::read> values,
                       arg<view<std::int64_t, S>, access_mode::write> sums, scratch_view) {
+    check_accessible<basic_host_backend, S>();
     if (sums.v.n != values.v.n + 1)
       unequal("exclusive_scan (sums needs one more)", std::to_string(values.v.n), std::to_string(sums.v.n),
               s);
-    s.stream.push([values = values.v, sums = sums.v] { host::exclusive_scan(values, sums); });
+    s.stream.push([values = values.v, sums = sums.v] { host::exclusive_scan(values, sums); }, s.place());
   }
 
-  // Host code that touches pinned memory, in stream order.
+  // Host code that touches pinned memory, in stream order; views are of host memory, as they would have to be
+  // where device memory is another.
   template <class F, class... Args> void host_task(on<stream> s, F f, Args... args) {
-    s.stream.push([f = std::move(f), ... a = unwrap(args)]() mutable { f(a...); });
+    check_host_task<F, Args...>();
+    s.stream.push([f = std::move(f), ... a = unwrap(args)]() mutable { f(a...); }, s.place());
   }
-  // The only way a device value reaches the host: waits for the event and copies from pinned memory. `label`
-  // names the value; a data-free backend answers with `dry_answer`, or with its scenario.
+  // The only way a device value reaches the host: waits for the event and copies from pinned memory, also
+  // when there is nothing to copy, which is no round trip. `label` names the value; a data-free backend
+  // answers with `dry_answer`, or with its scenario.
   template <class T>
   void fetch(const event& ready, arg<view<const T, host_space>, access_mode::read> from,
              std::type_identity_t<std::span<T>> into, const char* label,
              std::type_identity_t<std::optional<T>> /*dry_answer*/ = {}) {
     if (static_cast<std::size_t>(from.v.n) != into.size())
-      throw config_error("plateau: fetch of '" + std::string(label) + "': " + std::to_string(from.v.n) +
+      throw config_error(error_prefix(owner_) + "fetch of '" + label + "': " + std::to_string(from.v.n) +
                          " values into storage for " + std::to_string(into.size()));
-    ++counters_.host_round_trips;
+    if (!into.empty()) ++counters_.host_round_trips;
     ready.wait();
     if (!into.empty()) std::memcpy(into.data(), from.v.p, from.v.bytes());
   }
@@ -227,12 +257,13 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
     Gemm::run(shape.a, shape.b, shape.m, shape.n, shape.k, alpha, a.p, a.ld, b.p, b.ld, beta, c.p, c.ld,
               scratch.p, level);
   }
-  [[noreturn]] static void unequal(const char* what, const std::string& a, const std::string& b,
-                                   on<stream> s) {
-    throw config_error(std::string("plateau: ") + what + ": " + a + " against " + b +
-                       " elements, on stream '" + s.stream.name() + "'" + s.place().text());
+  [[noreturn]] void unequal(const char* what, const std::string& a, const std::string& b,
+                            on<stream> s) const {
+    throw config_error(error_prefix(owner_) + what + ": " + a + " against " + b + " elements, on stream '" +
+                       s.stream.name() + "'" + s.place().text());
   }
 
+  const char* owner_;
   device_memory device_;
   host_memory pinned_;
   Runner runner_;
@@ -241,5 +272,6 @@ template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend 
 
 // The backend that needs nothing but a C++ compiler.
 using host_backend = basic_host_backend<block_gemm>;
+static_assert(backend<host_backend>);
 
 } // namespace plateau::inline v0

@@ -4,9 +4,11 @@
 // which commands of any size lie one after the other. Pushing allocates nothing unless one command is larger
 // than half the ring. A command runs in its place in the ring and is gone afterwards; when the ring is full,
 // pushing waits. A command that comes after a failure is not run, but told of it, so that one that others
-// wait for can tell them.
+// wait for can tell them. What a failing command throws is kept with the name of the ring and the place in
+// the source that issued the command.
 #pragma once
 
+#include <plateau/access.hpp>
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
 
@@ -16,6 +18,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -25,28 +28,58 @@ class command_ring {
  public:
   static constexpr std::size_t ring_bytes = std::size_t{1} << 20;
 
-  command_ring() : storage_(std::make_unique_for_overwrite<unsigned char[]>(ring_bytes)) {}
+  // `name` is that of the stream, for what its commands throw.
+  explicit command_ring(std::string name = {})
+      : storage_(std::make_unique_for_overwrite<unsigned char[]>(ring_bytes)), name_(std::move(name)) {}
   command_ring(const command_ring&) = delete;
   command_ring& operator=(const command_ring&) = delete;
 
-  // Appends a command; `f()` runs it, and `f.skipped(failure)`, where it exists, is called instead after a
-  // failure. Returns the command's ticket: the number of commands up to and including it. Host thread.
-  template <class F> std::uint64_t push(F f) {
+  // Appends a command, issued at the place `at`; `f()` runs it, and `f.skipped(failure)`, where it exists, is
+  // called instead after a failure. What an F with the member type `relays` throws is another ring's failure,
+  // and kept as it is. Returns the command's ticket: the number of commands up to and including it. Host
+  // thread.
+  template <class F> std::uint64_t push(F f, source_line at = {}) {
     static_assert(alignof(F) <= alignment, "plateau: an over-aligned command");
     if constexpr (sizeof(F) + sizeof(header) > ring_bytes / 2) {
-      return push(boxed<F>{std::make_unique<F>(std::move(f))});
+      return push(boxed<F>{std::make_unique<F>(std::move(f))}, at);
     } else {
       const std::size_t bytes = round_up(sizeof(header) + sizeof(F));
       std::unique_lock lock(mutex_);
       await(lock, [&] { return room_for(bytes); });
-      unsigned char* at = place(bytes);
-      ::new (static_cast<void*>(at + sizeof(header))) F(std::move(f)); // may throw: nothing is issued yet
-      ::new (static_cast<void*>(at)) header{&run_command<F>, bytes};
+      unsigned char* to = place(bytes);
+      ::new (static_cast<void*>(to + sizeof(header))) F(std::move(f)); // may throw: nothing is issued yet
+      ::new (static_cast<void*>(to)) header{&run_command<F>, bytes, at, relays<F>};
       tail_ += bytes;
       ++issued_;
       if (worker_sleeps_) work_.notify_one();
       return issued_;
     }
+  }
+
+  // The same for a command that needs bytes beside itself, as many as are known only here: they lie behind it
+  // in the ring, aligned for everything, or on the heap when they are more than half of it. `make(p)` fills
+  // them and returns the command; the ring is not locked meanwhile.
+  template <class Make> std::uint64_t push_with(std::size_t extra_bytes, Make make, source_line at = {}) {
+    using F = decltype(make(static_cast<unsigned char*>(nullptr)));
+    static_assert(alignof(F) <= alignment, "plateau: an over-aligned command");
+    constexpr std::size_t before = round_up(sizeof(header) + sizeof(F));
+    if (extra_bytes > ring_bytes / 2 - before) {
+      auto storage = std::make_unique<std::max_align_t[]>(extra_bytes / sizeof(std::max_align_t) + 1);
+      F f = make(reinterpret_cast<unsigned char*>(storage.get()));
+      return push(stored<F>{std::move(storage), std::move(f)}, at);
+    }
+    const std::size_t bytes = round_up(before + extra_bytes);
+    std::unique_lock lock(mutex_);
+    await(lock, [&] { return room_for(bytes); });
+    unsigned char* to = place(bytes);
+    lock.unlock(); // the worker takes nothing that is not issued, and nobody else pushes
+    ::new (static_cast<void*>(to + sizeof(header))) F(make(to + before));
+    ::new (static_cast<void*>(to)) header{&run_command<F>, bytes, at, relays<F>};
+    lock.lock();
+    tail_ += bytes;
+    ++issued_;
+    if (worker_sleeps_) work_.notify_one();
+    return issued_;
   }
 
   std::uint64_t issued() const {
@@ -127,6 +160,7 @@ class command_ring {
         h.run(at + sizeof(header), skipped);
       } catch (...) {
         now = failure::current();
+        if (!h.relays) say_where(*now, h.at);
       }
       lock.lock();
       ++done_;
@@ -141,8 +175,21 @@ class command_ring {
   struct alignas(alignment) header {
     void (*run)(void* command, const failure* skipped);
     std::size_t bytes;
+    source_line at;
+    bool relays;
   };
   static constexpr std::size_t round_up(std::size_t n) { return (n + alignment - 1) / alignment * alignment; }
+
+  template <class F> struct stored {
+    std::unique_ptr<std::max_align_t[]> bytes;
+    F f;
+    void operator()() { f(); }
+    void skipped(const failure& why) {
+      if constexpr (requires { f.skipped(why); }) f.skipped(why);
+    }
+  };
+  // What F throws is another ring's failure, which has its place already.
+  template <class F> static constexpr bool relays = requires { typename F::relays; };
 
   template <class F> struct boxed {
     std::unique_ptr<F> f;
@@ -163,6 +210,11 @@ class command_ring {
       f.skipped(*skipped);
   }
 
+  // To the text of a failure; not to a collective one, which has the same text on all ranks.
+  void say_where(failure& f, source_line at) const {
+    if (name_.empty() || f.what == failure::kind::collective) return;
+    f.text += " (on stream '" + name_ + "'" + at.text() + ")";
+  }
   template <class Predicate> void await(std::unique_lock<std::mutex>& lock, Predicate reached) {
     ++waiters_;
     progress_.wait(lock, reached);
@@ -196,6 +248,7 @@ class command_ring {
   }
 
   std::unique_ptr<unsigned char[]> storage_;
+  const std::string name_;
   mutable std::mutex mutex_;
   std::condition_variable work_, progress_; // for the worker; for those who wait for it
   int waiters_ = 0;

@@ -2,9 +2,11 @@
 //
 // A stream of the host backend: a worker thread that runs commands in the order in which they were issued. An
 // event is a place in that order. A failure latches: what comes after it on the stream is skipped, and so is
-// what waits for it on others; the host learns of it where it waits.
+// what waits for it on others; the host learns of it where it waits, with the stream's name and the line that
+// issued the command.
 #pragma once
 
+#include <plateau/access.hpp>
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
 #include <plateau/host/command_ring.hpp>
@@ -12,6 +14,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -43,9 +46,10 @@ class event {
 // is passing through, what has not begun is skipped instead and peers that wait for it are told.
 class stream {
  public:
+  // Throws backend_error when the machine has no thread for it.
   explicit stream(const char* name)
-      : ring_(std::make_shared<command_ring>()), name_(name), exceptions_(std::uncaught_exceptions()),
-        worker_([ring = ring_] { ring->work(); }) {}
+      : ring_(std::make_shared<command_ring>(name)), name_(name), exceptions_(std::uncaught_exceptions()),
+        worker_(start(ring_, name_)) {}
   stream(stream&&) noexcept = default;
   stream& operator=(stream&&) = delete;
   ~stream() {
@@ -57,17 +61,34 @@ class stream {
     worker_.join();
   }
 
-  // Appends a command (see command_ring::push). For backends and communicators.
-  template <class F> void push(F f) { ring_->push(std::move(f)); }
+  // Appends a command, issued at the place `at` (see command_ring::push). For backends and communicators.
+  template <class F> void push(F f, source_line at = {}) { ring_->push(std::move(f), at); }
+  template <class Make> void push_with(std::size_t extra_bytes, Make make, source_line at = {}) {
+    ring_->push_with(extra_bytes, std::move(make), at);
+  }
   event record() const { return {ring_, ring_->issued()}; }
   // What comes later on this stream waits for the event, and fails if it failed.
   void wait(const event& e) {
-    if (!e.on(ring_)) ring_->push([e = e, self = ring_.get()] { e.wait(*self); });
+    if (!e.on(ring_)) ring_->push(wait_command{e, ring_.get()});
   }
   const std::string& name() const { return name_; }
   const std::shared_ptr<command_ring>& ring() const { return ring_; }
 
  private:
+  struct wait_command {
+    using relays = void; // the other stream's failure has its place already
+    event e;
+    command_ring* self;
+    void operator()() const { e.wait(*self); }
+  };
+  static std::thread start(const std::shared_ptr<command_ring>& ring, const std::string& name) {
+    try {
+      return std::thread([ring] { ring->work(); });
+    } catch (const std::system_error& e) {
+      throw backend_error("plateau: no thread for stream '" + name + "': " + e.what());
+    }
+  }
+
   std::shared_ptr<command_ring> ring_;
   std::string name_;
   int exceptions_;
