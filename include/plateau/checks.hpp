@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The concepts once more, as sentences. Compilers report a failed concept as a failed deduction, nvcc without
-// any reason; every public template therefore begins with static_assert(check_backend<B>()), which names the
-// one member that is missing and its signature.
+// any reason; every public template over a backend therefore begins with static_assert(check_backend<B>()),
+// which names the one member that is missing and its signature.
 #pragma once
 
 #include <plateau/concepts.hpp>
@@ -18,15 +18,13 @@ template <class B> constexpr bool check_backend() {
     static_assert(
         metered_resource<typename B::device_memory>,
         "plateau backend: device_memory needs a type space, void* allocate(bytes, alignment, tag), "
-        "deallocate(p, bytes, "
-        "alignment, tag) noexcept, meter& meter() and retire(p, bytes) noexcept: plateau::metered<R> has the "
-        "last two");
+        "deallocate(p, bytes, alignment, tag) noexcept, meter& meter() and retire(p, bytes) noexcept: "
+        "plateau::metered<R> has the last two");
     static_assert(
         metered_resource<typename B::host_memory>,
         "plateau backend: host_memory needs a type space, void* allocate(bytes, alignment, tag), "
-        "deallocate(p, bytes, "
-        "alignment, tag) noexcept, meter& meter() and retire(p, bytes) noexcept: plateau::metered<R> has the "
-        "last two");
+        "deallocate(p, bytes, alignment, tag) noexcept, meter& meter() and retire(p, bytes) noexcept: "
+        "plateau::metered<R> has the last two");
     static_assert(probe::resources<B>,
                   "plateau backend: needs device_memory& device() of device_space, host_memory& pinned() of "
                   "host_space and adopt(const void*, bytes, stream&)");
@@ -44,17 +42,16 @@ template <class B> constexpr bool check_backend() {
     static_assert(
         probe::multiplies<B>,
         "plateau backend: needs gemm(on<stream>, transpose, transpose, alpha, in(a), in(b), beta, out(c) or "
-        "inout(c), scratch) for tiles of fp32 and of bf16 into fp32, static gemm_scratch_bytes<A, B, "
-        "C>(op_a, "
-        "op_b, m, n, k) and static bool row_invariant");
+        "inout(c), scratch) for tiles of fp32, of bf16 and of bf16 into fp32, static "
+        "gemm_scratch_bytes<A, B, C>(op_a, op_b, m, n, k) and static bool row_invariant");
     static_assert(
         probe::multiplies_batches<B>,
-        "plateau backend: needs gemm(on<stream>, transpose, transpose, alpha, in(a), in(b), beta, out(c), "
-        "scratch) for tile_batch");
+        "plateau backend: needs gemm(on<stream>, transpose, transpose, alpha, in(a), in(b), beta, out(c) or "
+        "inout(c), scratch) for tile_batch of fp32, of bf16 and of bf16 into fp32");
     static_assert(
         probe::multiplies_groups<B>,
         "plateau backend: needs grouped_gemm(on<stream>, transpose, transpose, alpha, beta, span of "
-        "gemm_group, scratch)");
+        "gemm_group, scratch) for groups of fp32, of bf16 and of bf16 into fp32");
     static_assert(
         probe::groups_by_key<B>,
         "plateau backend: needs group_by_key(on<stream>, in(ids), out(order), out(offsets), scratch) and "
@@ -77,8 +74,9 @@ template <class C, class B> constexpr bool check_communicator() {
   static_assert(probe::ranks<C>, "plateau communicator: needs int rank() const and int size() const");
   static_assert(probe::splits<C>,
                 "plateau communicator: needs split(int color, int key), giving its own type");
-  static_assert(probe::exchanges<C, B>,
-                "plateau communicator: needs exchange(on<stream>, send_list, receive_list, const char* what)");
+  static_assert(
+      probe::exchanges<C, B>,
+      "plateau communicator: needs exchange(on<stream>, send_list, receive_list, const char* what)");
   static_assert(probe::exchanges_integers<C>,
                 "plateau communicator: needs host_exchange(span<const int64_t> mine, "
                 "span<int64_t> all, const char* what)");

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a backend and a communicator are: one small probe for each operation, and their conjunctions. The
-// library calls nothing that is not here. To write a backend of your own, satisfy these; `check_backend` in
-// checks.hpp says in a sentence what is missing. docs/backends.md tells what each operation must do beyond
-// its signature.
+// library calls nothing that is not here. To write a backend of your own, satisfy these: `check_backend` in
+// checks.hpp says in a sentence what is missing, docs/backends.md what each operation must do beyond that.
 #pragma once
 
 #include <plateau/access.hpp>
@@ -46,18 +45,18 @@ using pinned_view = view<float, host_space>;
 using device_tile = tile<float, device_space>;
 using pinned_tile = tile<float, host_space>;
 using device_batch = tile_batch<float, device_space>;
+using narrow_tile = tile<bfloat16, device_space>;
+using narrow_batch = tile_batch<bfloat16, device_space>;
+template <class A, class C> using groups_of = std::span<const gemm_group<A, A, C>>;
 template <class B> using stream_of = typename B::stream;
 template <class B> using event_of = typename B::event;
 
 template <class B>
-concept types = requires {
-  typename B::stream;
-  typename B::event;
+concept types = std::move_constructible<typename B::stream> && std::movable<typename B::event> &&
+    std::default_initializable<typename B::event> && requires {
   typename B::device_memory;
   typename B::host_memory;
-}
-&&std::movable<typename B::event>&& std::default_initializable<typename B::event>&&
-    std::move_constructible<typename B::stream>;
+};
 template <class B>
 concept resources = metered_resource<typename B::device_memory> &&
     metered_resource<typename B::host_memory> &&
@@ -99,24 +98,39 @@ concept launches_rows = requires(B& b, stream_of<B>& s, device_view d) {
   b.launch(s, rows{1}, row_kernel{}, inout(d));
 };
 template <class B>
-concept multiplies = requires(B& b, stream_of<B>& s, device_tile t, tile<const bfloat16> h, scratch_view w) {
+concept multiplies = requires(B& b, stream_of<B>& s, device_tile t, narrow_tile h, scratch_view w) {
   b.gemm(s, transpose::no, transpose::yes, 1.0F, in(t), in(t), 0.0F, out(t), w);
   b.gemm(s, transpose::no, transpose::yes, 1.0F, in(t), in(t), 1.0F, inout(t), w);
+  b.gemm(s, transpose::no, transpose::yes, 1.0F, in(h), in(h), 0.0F, out(t), w);
   b.gemm(s, transpose::no, transpose::yes, 1.0F, in(h), in(h), 1.0F, inout(t), w);
+  b.gemm(s, transpose::no, transpose::yes, 1.0F, in(h), in(h), 0.0F, out(h), w);
+  b.gemm(s, transpose::no, transpose::yes, 1.0F, in(h), in(h), 1.0F, inout(h), w);
   {
     B::template gemm_scratch_bytes<float, float, float>(transpose::no, transpose::no, index_t{}, index_t{},
                                                         index_t{})
     } -> std::convertible_to<std::size_t>;
+  {
+    B::template gemm_scratch_bytes<bfloat16, bfloat16, float>(transpose::no, transpose::no, index_t{},
+                                                              index_t{}, index_t{})
+    } -> std::convertible_to<std::size_t>;
   { B::row_invariant } -> std::convertible_to<bool>;
 };
 template <class B>
-concept multiplies_batches = requires(B& b, stream_of<B>& s, device_batch t, scratch_view w) {
+concept multiplies_batches = requires(B& b, stream_of<B>& s, device_batch t, narrow_batch h, scratch_view w) {
   b.gemm(s, transpose::no, transpose::yes, 1.0F, in(t), in(t), 0.0F, out(t), w);
+  b.gemm(s, transpose::no, transpose::yes, 1.0F, in(t), in(t), 1.0F, inout(t), w);
+  b.gemm(s, transpose::no, transpose::yes, 1.0F, in(h), in(h), 0.0F, out(t), w);
+  b.gemm(s, transpose::no, transpose::yes, 1.0F, in(h), in(h), 1.0F, inout(t), w);
+  b.gemm(s, transpose::no, transpose::yes, 1.0F, in(h), in(h), 0.0F, out(h), w);
+  b.gemm(s, transpose::no, transpose::yes, 1.0F, in(h), in(h), 1.0F, inout(h), w);
 };
 template <class B>
-concept multiplies_groups = requires(B& b, stream_of<B>& s,
-                                     std::span<const gemm_group<float, float, float>> g, scratch_view w) {
-  b.grouped_gemm(s, transpose::no, transpose::yes, 1.0F, 0.0F, g, w);
+concept multiplies_groups = requires(B& b, stream_of<B>& s, groups_of<float, float> f,
+                                     groups_of<bfloat16, float> m, groups_of<bfloat16, bfloat16> h,
+                                     scratch_view w) {
+  b.grouped_gemm(s, transpose::no, transpose::yes, 1.0F, 0.0F, f, w);
+  b.grouped_gemm(s, transpose::no, transpose::yes, 1.0F, 0.0F, m, w);
+  b.grouped_gemm(s, transpose::no, transpose::yes, 1.0F, 0.0F, h, w);
 };
 template <class B>
 concept groups_by_key = requires(B& b, stream_of<B>& s, view<std::int32_t> ids, view<std::int64_t> sums,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect: plateau backend: needs gemm(on<stream>, transpose, transpose, alpha, in(a), in(b), beta, out(c), scratch) for tile_batch
-// control: the archetype; here tiles only
+// expect: plateau backend: needs gemm(on<stream>, transpose, transpose, alpha, in(a), in(b), beta, out(c) or inout(c), scratch) for tile_batch of fp32, of bf16 and of bf16 into fp32
+// control: the archetype; here products of single tiles only
 #include <fail/support/near_misses.hpp>
 
 #include <plateau/checks.hpp>

@@ -97,6 +97,11 @@ TEST_CASE("a backend that lacks one thing fails one probe") {
   CHECK(failed_probes<nm::launches_no_rows>() == "launches_rows ");
   CHECK(failed_probes<nm::multiplies_batches_only>() == "multiplies ");
   CHECK(failed_probes<nm::multiplies_one_type_only>() == "multiplies ");
+  CHECK(failed_probes<nm::multiplies_narrow_into_wide_only>() == "multiplies ");
+  CHECK(failed_probes<nm::batches_of_one_type>() == "multiplies_batches ");
+  CHECK(failed_probes<nm::batches_into_wide>() == "multiplies_batches ");
+  CHECK(failed_probes<nm::groups_of_one_type>() == "multiplies_groups ");
+  CHECK(failed_probes<nm::groups_into_wide>() == "multiplies_groups ");
   CHECK(failed_probes<nm::never_accumulates>() == "multiplies ");
   CHECK(failed_probes<nm::unknown_gemm_scratch>() == "multiplies ");
   CHECK(failed_probes<nm::unknown_row_invariance>() == "multiplies ");

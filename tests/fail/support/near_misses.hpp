@@ -8,6 +8,8 @@
 #include <contract/archetype_backend.hpp>
 #include <contract/archetype_communicator.hpp>
 
+#include <plateau/scalar.hpp>
+
 #include <type_traits>
 
 namespace near_misses {
@@ -96,6 +98,30 @@ struct multiplies_one_type_only : base {
   void gemm(on<plain_stream>, transpose, transpose, float, arg<tile_batch<const A>, access_mode::read>,
             arg<tile_batch<const B>, access_mode::read>, float, arg<tile_batch<C>, Mode>, scratch_view);
 };
+struct multiplies_narrow_into_wide_only : base { // bf16 into fp32, not into bf16
+  template <class A, class B, access_mode Mode>
+  void gemm(on<plain_stream>, transpose, transpose, float, arg<tile<const A>, access_mode::read>,
+            arg<tile<const B>, access_mode::read>, float, arg<tile<float>, Mode>, scratch_view);
+  template <class A, class B, class C, access_mode Mode>
+  void gemm(on<plain_stream>, transpose, transpose, float, arg<tile_batch<const A>, access_mode::read>,
+            arg<tile_batch<const B>, access_mode::read>, float, arg<tile_batch<C>, Mode>, scratch_view);
+};
+template <class Narrow> struct multiplies_some_batches : base { // into fp32 or into their own type, not both
+  template <class A, class B, class C, access_mode Mode>
+  void gemm(on<plain_stream>, transpose, transpose, float, arg<tile<const A>, access_mode::read>,
+            arg<tile<const B>, access_mode::read>, float, arg<tile<C>, Mode>, scratch_view);
+  template <access_mode Mode>
+  void gemm(on<plain_stream>, transpose, transpose, float, arg<tile_batch<const float>, access_mode::read>,
+            arg<tile_batch<const float>, access_mode::read>, float, arg<tile_batch<float>, Mode>,
+            scratch_view);
+  template <access_mode Mode>
+  void gemm(on<plain_stream>, transpose, transpose, float,
+            arg<tile_batch<const pl::bfloat16>, access_mode::read>,
+            arg<tile_batch<const pl::bfloat16>, access_mode::read>, float, arg<tile_batch<Narrow>, Mode>,
+            scratch_view);
+};
+using batches_of_one_type = multiplies_some_batches<pl::bfloat16>;
+using batches_into_wide = multiplies_some_batches<float>;
 struct never_accumulates : base {
   template <class A, class B, class C>
   void gemm(on<plain_stream>, transpose, transpose, float, arg<tile<const A>, access_mode::read>,
@@ -109,6 +135,16 @@ struct unknown_gemm_scratch : base {
 };
 struct unknown_row_invariance : base {
   void row_invariant();
+};
+struct groups_of_one_type : base { // bf16 into bf16, not into fp32
+  template <class T>
+  void grouped_gemm(on<plain_stream>, transpose, transpose, float, float,
+                    std::span<const pl::gemm_group<T, T, T>>, scratch_view);
+};
+struct groups_into_wide : base { // bf16 into fp32, not into bf16
+  template <class T>
+  void grouped_gemm(on<plain_stream>, transpose, transpose, float, float,
+                    std::span<const pl::gemm_group<T, T, float>>, scratch_view);
 };
 struct no_grouped_gemm : base {
   void grouped_gemm();
