@@ -5,6 +5,7 @@
 #pragma once
 
 #include <plateau/config.hpp>
+#include <plateau/scalar.hpp>
 
 #include <string_view>
 #include <type_traits>
@@ -20,6 +21,15 @@ class digest {
     auto bits = static_cast<std::uint64_t>(value);
     for (int i = 0; i < 8; ++i, bits >>= 8) byte(static_cast<unsigned char>(bits & 0xffu));
     return *this;
+  }
+  // A floating-point value by its bits: 0.0 and -0.0 differ, and so do a float and the double of its value.
+  template <floating_scalar T> constexpr digest& add(T value) {
+    if constexpr (sizeof(T) == 8)
+      return add(bit_cast<std::uint64_t>(value));
+    else if constexpr (sizeof(T) == 4)
+      return add(bit_cast<std::uint32_t>(value));
+    else
+      return add(bit_cast<std::uint16_t>(value));
   }
   // Its length is part of it, so that ("ab", "c") is not ("a", "bc").
   constexpr digest& add(std::string_view text) {

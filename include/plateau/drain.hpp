@@ -4,11 +4,14 @@
 // go while work that uses it is in flight. Declare it after the memory, so that it goes first.
 #pragma once
 
+#include <plateau/checks.hpp>
 #include <plateau/config.hpp>
 
 namespace plateau::inline v0 {
 
 template <class Backend> class drain {
+  static_assert(check_backend<Backend>());
+
  public:
   drain(Backend& backend, typename Backend::stream& stream) : backend_(&backend), stream_(&stream) {}
   drain(const drain&) = delete;

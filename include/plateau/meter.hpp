@@ -13,6 +13,7 @@
 #include <array>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <string>
 
 namespace plateau::inline v0 {
@@ -56,7 +57,7 @@ class meter {
     reserved_ -= bytes;
     held_[slot(t)] += bytes;
     total_ += bytes;
-    ++allocations_;
+    ++allocations_[slot(t)];
     note(t);
   }
   void withdraw(std::size_t bytes) noexcept {
@@ -107,8 +108,14 @@ class meter {
   plateau::peak peak(tag t) const {
     return locked([&] { return tag_peaks_[slot(t)]; });
   }
+  // How often memory was allocated: in all, or for one tag. A part of a workspace that changes its tag counts
+  // as none.
   std::uint64_t allocations() const {
-    return locked([&] { return allocations_; });
+    return locked(
+        [&] { return std::accumulate(allocations_.begin(), allocations_.end(), std::uint64_t{0}); });
+  }
+  std::uint64_t allocations(tag t) const {
+    return locked([&] { return allocations_[slot(t)]; });
   }
 
  private:
@@ -139,7 +146,7 @@ class meter {
   bytes_by_tag held_{};
   std::size_t total_ = 0, reserved_ = 0;
   std::size_t limit_ = std::numeric_limits<std::size_t>::max();
-  std::uint64_t allocations_ = 0;
+  std::array<std::uint64_t, tag_count> allocations_{};
   plateau::peak total_peak_;
   std::array<plateau::peak, tag_count> tag_peaks_;
   const char* phase_ = "";

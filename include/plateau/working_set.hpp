@@ -57,6 +57,13 @@ class working_set {
     lines_[size_++] = {what, kind, bytes};
     return *this;
   }
+  // Adds the lines of another set, which lives side by side with this one; their tag becomes this one's.
+  constexpr working_set& add(const working_set& other) {
+    const std::size_t count = other.size_; // before the first is added: a set may take itself in
+    for (std::size_t i = 0; i < count; ++i)
+      add(other.lines_[i].what, other.lines_[i].kind, other.lines_[i].bytes);
+    return *this;
+  }
   template <class T> constexpr working_set& device(const char* what, index_t elements) {
     return add(what, memory_kind::device, checked<T>(what, elements));
   }

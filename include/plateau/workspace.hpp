@@ -4,20 +4,25 @@
 // use the same bytes, so that a step needs the largest phase and not the sum, and many layers need what one
 // needs. While a phase is open its bytes carry the operator's tag in the meter, otherwise the tag
 // `workspace`. A phase measures how much of its promise it used, and closing it tells a checking backend that
-// the contents are dead.
+// the contents are dead. Phases closed in another order would overlap without a word: the workspace notices,
+// and opens none any more.
 #pragma once
 
+#include <plateau/checks.hpp>
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
 #include <plateau/resource.hpp>
 #include <plateau/working_set.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 
 namespace plateau::inline v0 {
 
 template <class Backend> class workspace {
+  static_assert(check_backend<Backend>());
+
   // One slab of one space, handed out from the bottom.
   template <class Resource> struct slab {
     using space = typename Resource::space;
@@ -95,11 +100,16 @@ template <class Backend> class workspace {
     part device_, pinned_;
   };
 
-  // Opens a phase of `s`. Throws config_error when what is left of the workspace is smaller than the set.
+  // Opens a phase of `s`. Throws config_error when what is left of the workspace is smaller than the set, and
+  // from the moment on when a phase was closed before one that had been opened after it.
   phase open(const working_set& s) { return phase(*this, s); }
 
  private:
   void open(phase& p, const working_set& s) {
+    if (closed_early_)
+      throw config_error("plateau: workspace: a phase of " + std::string(name_of(*closed_early_)) +
+                         " was closed before one that was opened after it: close phases in the reverse order "
+                         "of opening. No phase can be opened any more.");
     const std::size_t device_left = device_.size() - device_.used,
                       pinned_left = pinned_.size() - pinned_.used;
     if (s.device_bytes() > device_left || s.pinned_bytes() > pinned_left)
@@ -113,6 +123,7 @@ template <class Backend> class workspace {
     enter(pinned_, p.pinned_, s.pinned_bytes(), s.purpose());
   }
   void close(phase& p) noexcept {
+    if (!closed_early_ && !(last(device_, p.device_) && last(pinned_, p.pinned_))) closed_early_ = p.tag_;
     leave(pinned_, p.pinned_, p.tag_);
     leave(device_, p.device_, p.tag_);
   }
@@ -122,6 +133,9 @@ template <class Backend> class workspace {
     slab.used += bytes;
     slab.resource->meter().retag(tag::workspace, t, bytes);
   }
+  template <class Slab> static bool last(const Slab& slab, const typename phase::part& p) noexcept {
+    return p.first + p.promised == slab.used;
+  }
   template <class Slab> static void leave(Slab& slab, typename phase::part& p, tag t) noexcept {
     slab.used = p.first;
     slab.resource->meter().retag(t, tag::workspace, p.promised);
@@ -130,6 +144,7 @@ template <class Backend> class workspace {
 
   device_slab device_;
   pinned_slab pinned_;
+  std::optional<tag> closed_early_; // the phase after which nothing is in order
 };
 
 } // namespace plateau::inline v0

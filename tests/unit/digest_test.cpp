@@ -20,6 +20,14 @@ TEST_CASE("digest: order, sign and the borders of texts count") {
   CHECK(digest{}.add(choice::b).value() == digest{}.add(1).value());
 }
 
+TEST_CASE("digest: floating-point values count by their bits") {
+  CHECK(digest{}.add(0.5f).value() == digest{}.add(0x3f000000u).value());
+  CHECK(digest{}.add(0.5).value() == digest{}.add(std::uint64_t{0x3fe0000000000000u}).value());
+  CHECK(digest{}.add(plateau::bfloat16(0.5f)).value() == digest{}.add(0x3f00).value());
+  CHECK(digest{}.add(0.0f).value() != digest{}.add(-0.0f).value());
+  CHECK(digest{}.add(1e-5f).value() != digest{}.add(1e-6f).value()); // as integers both would be 0
+}
+
 TEST_CASE("digest: at compile time") {
   constexpr auto value = digest{}.add(std::string_view("tokens")).add(4096).add(true).value();
   CHECK(value == digest{}.add(std::string_view("tokens")).add(4096).add(true).value());

@@ -43,6 +43,19 @@ TEST_CASE("bytes are counted by tag") {
   CHECK(m.allocations() == 3);
 }
 
+TEST_CASE("allocations are counted by tag too; a change of the tag is none") {
+  pl::meter m("device");
+  m.charge(tag::dispatch, 10);
+  m.charge(tag::dispatch, 10);
+  m.charge(tag::optimizer, 10);
+  m.retag(tag::dispatch, tag::other, 10);
+  m.release(tag::dispatch, 10);
+  CHECK(m.allocations(tag::dispatch) == 2);
+  CHECK(m.allocations(tag::optimizer) == 1);
+  CHECK(m.allocations(tag::other) == 0);
+  CHECK(m.allocations() == 3);
+}
+
 TEST_CASE("a peak knows what was held at its moment, and in which phase") {
   pl::meter m("device");
   m.phase("forward");

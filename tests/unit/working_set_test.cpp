@@ -47,6 +47,22 @@ TEST_CASE("an empty set and empty lines need nothing") {
   CHECK(s.end() - s.begin() == 1);
 }
 
+TEST_CASE("a set takes in the lines of another, under its own tag") {
+  pl::working_set inner(tag::dispatch), outer(tag::activations);
+  inner.device<char>("slot", 1000).pinned<char>("counts", 10);
+  outer.device<char>("rows", 1).add(inner);
+  CHECK(outer.purpose() == tag::activations);
+  CHECK(outer.device_bytes() == 256 + 1024); // each line rounded up
+  CHECK(outer.pinned_bytes() == 256);
+  REQUIRE(outer.end() - outer.begin() == 3);
+  CHECK(std::string(outer.begin()[2].what) == "counts");
+  outer.add(outer);
+  CHECK(outer.end() - outer.begin() == 6);
+  CHECK(outer.device_bytes() == 2 * (256 + 1024));
+  while (outer.end() - outer.begin() < 63) outer.device<char>("line", 1);
+  CHECK_THROWS_WITH_AS(outer.add(inner), doctest::Contains("counts"), pl::config_error);
+}
+
 TEST_CASE("overlay takes the larger of each space, together the sum") {
   constexpr pl::working_set a = loss_set(100, 7); // 5632 and 256
   constexpr pl::working_set b = [] {

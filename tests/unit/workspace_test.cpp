@@ -2,6 +2,8 @@
 //
 // The workspace: phases that nest and share bytes, tags that flip while a phase is open, the high-water mark
 // against the promise, and refusals that leave everything as it was.
+#include <contract/archetype_backend.hpp>
+
 #include <plateau/workspace.hpp>
 
 #include <doctest/doctest.h>
@@ -9,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,15 +30,11 @@ template <class Space> struct recording_memory : pl::metered<pl::ram_resource<Sp
   }
 };
 
-// As much of a backend as a workspace needs.
-struct memory_only {
-  using device_memory = recording_memory<pl::device_space>;
-  using host_memory = recording_memory<pl::host_space>;
-  device_memory device_;
-  host_memory pinned_;
-  device_memory& device() { return device_; }
-  host_memory& pinned() { return pinned_; }
-  pl::meter& meter() { return device_.meter(); }
+// A backend that has memory, and no more.
+struct memory_only : archetypes::basic_archetype_backend<archetypes::stream, archetypes::event,
+                                                         recording_memory<pl::device_space>,
+                                                         recording_memory<pl::host_space>> {
+  pl::meter& meter() { return device().meter(); }
 };
 
 pl::working_set set_of(tag t, index_t device_bytes, index_t pinned_bytes = 0) {
@@ -51,15 +50,15 @@ TEST_CASE("it reserves its slabs once, and gives them back") {
     CHECK(space.device_bytes() == 1000);
     CHECK(space.pinned_bytes() == 500);
     CHECK(m.meter().current(tag::workspace) == 1000);
-    CHECK(m.pinned_.meter().current(tag::workspace) == 500);
+    CHECK(m.pinned().meter().current(tag::workspace) == 500);
   }
   CHECK(m.meter().current() == 0);
-  CHECK(m.pinned_.meter().current() == 0);
+  CHECK(m.pinned().meter().current() == 0);
 
   m.meter().limit(999);
   CHECK_THROWS_AS(pl::workspace(m, pl::reservation{1000, 500}), pl::budget_exceeded);
   m.meter().limit(1000);
-  m.pinned_.meter().limit(499);
+  m.pinned().meter().limit(499);
   CHECK_THROWS_AS(pl::workspace(m, pl::reservation{1000, 500}), pl::budget_exceeded);
   CHECK(m.meter().current() == 0); // the first slab is not left behind
 }
@@ -72,7 +71,7 @@ TEST_CASE("a phase flips the tag of its bytes, and closing it flips them back") 
     auto phase = space.open(set_of(tag::vocabulary, 1000, 100));
     CHECK(m.meter().current(tag::vocabulary) == 1024);
     CHECK(m.meter().current(tag::workspace) == 1024);
-    CHECK(m.pinned_.meter().current(tag::vocabulary) == 256);
+    CHECK(m.pinned().meter().current(tag::vocabulary) == 256);
     CHECK(m.meter().current() == 2048);
     phase.device<char>(5);
     CHECK(m.meter().current(tag::vocabulary) == 1024); // the promise is charged, used or not
@@ -207,6 +206,27 @@ TEST_CASE("a phase that does not fit is refused, and leaves the workspace as it 
   CHECK(phase.device<char>(1024).size() == 1024);
 }
 
+TEST_CASE("closing a phase before one that was opened after it ends the workspace") {
+  memory_only m;
+  const pl::working_set outer_set = set_of(tag::dispatch, 512),
+                        inner_set = set_of(tag::activations, 256, 256);
+  pl::workspace space(m, pl::together(outer_set, inner_set));
+  using phase = pl::workspace<memory_only>::phase;
+  const auto refused = [&] {
+    CHECK_THROWS_WITH_AS(space.open(inner_set),
+                         doctest::Contains("dispatch was closed before one that was opened after it"),
+                         pl::config_error);
+  };
+  {
+    auto outer = std::unique_ptr<phase>(new phase(space.open(outer_set)));
+    const phase inner = space.open(inner_set);
+    outer.reset();
+    refused(); // or its bytes would be those of `inner`
+  }
+  refused(); // though none is open any more
+  CHECK(m.meter().current(tag::workspace) == space.device_bytes());
+}
+
 TEST_CASE("an exception inside a phase closes it") {
   memory_only m;
   pl::workspace space(m, pl::reservation{1024, 0});
@@ -228,11 +248,11 @@ TEST_CASE("closing a phase declares its contents dead") {
     auto inner = space.open(set_of(tag::dispatch, 1024, 512));
     at = inner.device<char>(1).data();
   }
-  REQUIRE(m.device_.retired.size() == 2);
-  CHECK(m.device_.retired[0] == std::pair<void*, std::size_t>(at, 1024)); // the inner one first
-  CHECK(m.device_.retired[1].second == 512);
-  REQUIRE(m.pinned_.retired.size() == 1);
-  CHECK(m.pinned_.retired[0].second == 512);
+  REQUIRE(m.device().retired.size() == 2);
+  CHECK(m.device().retired[0] == std::pair<void*, std::size_t>(at, 1024)); // the inner one first
+  CHECK(m.device().retired[1].second == 512);
+  REQUIRE(m.pinned().retired.size() == 1);
+  CHECK(m.pinned().retired[0].second == 512);
 }
 
 } // namespace
