@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a matrix product looks like at the seam: C = alpha op(A) op(B) + beta C, everything row-major. Only the shape is
-// here; the product itself belongs to a backend.
+// What a matrix product looks like at the seam: C = alpha op(A) op(B) + beta C, everything row-major. Only
+// the shape is here; the product itself belongs to a backend.
 #pragma once
 
 #include <plateau/config.hpp>

@@ -2,9 +2,8 @@
 //
 // The element types of tensors. `bfloat16` and `half` only store: every computation widens to float and
 // rounds once on the way back. Both are converted by integer arithmetic without branches, so that a loop
-// around a conversion vectorises, the bits are the same on host and device, and no vendor header is needed;
-// their layout is that of
-// `__nv_bfloat16` and `__half`, so device libraries can be handed the same pointers.
+// around a conversion vectorises, the bits are the same on host and device, and no vendor header is needed.
+// Their layout is that of `__nv_bfloat16` and `__half`, so device libraries can be handed the same pointers.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -58,8 +57,8 @@ struct bfloat16 {
 
  private:
   PLATEAU_HD static constexpr std::uint16_t round(std::uint32_t value) noexcept {
-    // Half a unit, less one when the kept part is even: the carry then rounds to nearest even, and into
-    // infinity.
+    // Half a unit, less one when the kept part is even: the carry then rounds to nearest even, and to
+    // infinity beyond the largest value.
     const std::uint32_t nearest = value + 0x7fffu + ((value >> 16) & 1u);
     const std::uint32_t quiet = value | 0x00400000u;
     const bool is_nan = static_cast<std::int32_t>(value & 0x7fffffffu) > 0x7f800000;
@@ -149,8 +148,8 @@ template <class T> constexpr scalar_kind kind_of() noexcept {
     return scalar_kind::fp64;
   else if constexpr (std::is_same_v<U, std::byte>)
     return scalar_kind::byte;
-  else if constexpr (std::is_integral_v<U> &&
-                     !std::is_same_v<U, bool>) { // by size: long and long long are both 64 bits
+  else if constexpr (std::is_integral_v<U> && !std::is_same_v<U, bool>) {
+    // By size: long and long long are both 64 bits.
     if constexpr (sizeof(U) == 1)
       return std::is_signed_v<U> ? scalar_kind::int8 : scalar_kind::uint8;
     else if constexpr (sizeof(U) == 2)
@@ -169,14 +168,12 @@ template <class T> constexpr scalar_kind kind_of() noexcept {
 template <class T> inline constexpr scalar_kind scalar_kind_of = detail::kind_of<T>();
 
 template <class T>
-concept scalar = scalar_kind_of<T>
-!= scalar_kind::none;
+concept scalar = (scalar_kind_of<T> != scalar_kind::none);
 
 // What sums and products are formed in: bfloat16, half and float compute in float, double in double.
 template <class T>
-concept floating_scalar = scalar_kind_of<T>
-== scalar_kind::bf16 || scalar_kind_of<T> == scalar_kind::fp16 || scalar_kind_of<T> == scalar_kind::fp32 ||
-    scalar_kind_of<T> == scalar_kind::fp64;
+concept floating_scalar = (scalar_kind_of<T> == scalar_kind::bf16 || scalar_kind_of<T> == scalar_kind::fp16 ||
+                           scalar_kind_of<T> == scalar_kind::fp32 || scalar_kind_of<T> == scalar_kind::fp64);
 
 template <floating_scalar T>
 using accumulate_t = std::conditional_t<scalar_kind_of<T> == scalar_kind::fp64, double, float>;

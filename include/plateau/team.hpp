@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a kernel is written once for host and device. An element kernel is a named functor called as
-// `kernel(index, args...)`, once per index of `elements{n}`; a row kernel is called as `kernel(team, row,
-// args...)`, once per row of `rows{n}` by every member of a team. A team is a block or a warp on a GPU and
-// one thread on a CPU.
+// `kernel(index, args...)`, once per index of `elements{n}`. A row kernel is called as
+// `kernel(team, row, args...)`, once per row of `rows{n}`, by every member of a team. A team is a block or a
+// warp on a GPU and one thread on a CPU.
 //
 //   struct inverse_norm {                               // out[r] = 1 / |x[r]|
 //     template <class Team, class Space>
@@ -21,7 +21,8 @@
 //   reduce are independent: none reads or writes what another one writes. They run in any order and several
 //   at a time, and the compiler is told so. Adding to one location from two of them is an error.
 //
-// - Every member of a team executes the kernel's body: outside for_each and once it only computes and reads.
+// - Every member of a team executes the kernel's body: outside for_each, for_each_sqrt and once it only
+//   computes and reads.
 //
 // - Every member function ends with a barrier of the team: what was written before it is seen by all members
 //   after it. So all members make the same calls in the same order, and a branch around a call depends only
@@ -29,7 +30,7 @@
 //
 // - The functor is trivially copyable, arguments arrive by value, and nothing allocates or locks.
 //
-// - Float loops call plateau::exp and its like: the standard library's functions do not vectorise. Square
+// - Float loops call plateau::exp and its like: the standard library's functions do not vectorise. The square
 //   roots of many elements are best taken with for_each_sqrt; plateau::sqrt fits in any loop, and takes four
 //   times as long.
 #pragma once
@@ -59,8 +60,8 @@ struct rows {
   index_t n = 0;
 };
 
-// Operations for `reduce`. Any trivially copyable functor will do that is associative up to rounding and
-// commutative.
+// Operations for `reduce`. Any trivially copyable functor will do that is commutative, and associative up to
+// rounding.
 struct plus {
   template <class T> PLATEAU_HD constexpr T operator()(const T& a, const T& b) const { return a + b; }
 };
@@ -100,8 +101,7 @@ class serial_team {
     T lanes[team_lanes];
     for (index_t lane = 0; lane < team_lanes; ++lane) lanes[lane] = identity;
     index_t i = 0;
-    // Two blocks at a time, since the compiler keeps the lanes in memory: half as many loads and stores of
-    // them.
+    // Two blocks at a time: the compiler keeps the lanes in memory, and loads and stores them half as often.
     for (; i + 2 * team_lanes <= n; i += 2 * team_lanes) {
       PLATEAU_INDEPENDENT
       for (index_t lane = 0; lane < team_lanes; ++lane)
@@ -128,8 +128,8 @@ class serial_team {
   // f() by one member.
   template <class F> PLATEAU_HD void once(F f) const { f(); }
 
-  // The tree that joins the lanes, the same for every host team. Overwrites them. Widths are constants, since -O2
-  // vectorises no loop whose count it does not know.
+  // The tree that joins the lanes, the same for every host team. Overwrites them. Widths are constants, since
+  // -O2 vectorises no loop whose count it does not know.
   template <index_t Width = team_lanes / 2, class T, class Op> PLATEAU_HD static T join(T* lanes, Op op) {
     for (index_t lane = 0; lane < Width; ++lane) lanes[lane] = op(lanes[lane], lanes[lane + Width]);
     if constexpr (Width > 1)

@@ -14,8 +14,8 @@
 
 namespace plateau::inline v0 {
 
-// Memory that kernels of a backend work on, and memory of the host that its copies reach (pinned where it
-// matters).
+// Memory that kernels of a backend work on, and memory of the host that its copies reach: pinned, where that
+// matters.
 struct device_space {
   static constexpr const char* name = "device";
 };

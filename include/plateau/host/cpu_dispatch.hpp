@@ -51,7 +51,7 @@ namespace detail {
 
 #if PLATEAU_CPU_LEVELS
 // In place, all team_lanes of them. The builtins and not their headers' names: <immintrin.h> takes half a
-// second.
+// second to compile.
 inline void sqrt_lanes_sse(float* lanes) {
   using vector [[gnu::vector_size(16)]] = float;
   for (index_t lane = 0; lane < team_lanes; lane += 4) {
@@ -73,8 +73,7 @@ inline void sqrt_lanes_sse(float* lanes) {
 }
 #endif
 
-// The team of row kernels at one level: what the compiler does not vectorise by itself is done here for the
-// level.
+// The team of row kernels at one level: does for it what the compiler does not vectorise by itself.
 template <cpu_level Level> class level_team : public serial_team {
  public:
 #if PLATEAU_CPU_LEVELS
