@@ -4,8 +4,10 @@
 // while others wait for it, ends the others too, with its cause.
 #pragma once
 
+#include <plateau/concepts.hpp>
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
+#include <plateau/host/backend.hpp>
 #include <plateau/host/thread_communicator.hpp>
 
 #include <optional>
@@ -16,6 +18,8 @@
 #include <vector>
 
 namespace plateau::inline v0 {
+
+static_assert(communicator<thread_communicator, host_backend>);
 
 namespace detail {
 // Runs f(comm) on one thread per rank; outcome[r] is what rank r left with. Returns the group's failure.
@@ -41,7 +45,8 @@ std::optional<failure> run_group(int ranks, F& f, thread_options options,
         }
       });
     } catch (const std::system_error& e) {
-      group[r].abort(std::string("no thread for this rank: ") + e.what());
+      group[r].abort(
+          {failure::kind::backend, std::string("no thread for this rank: ") + e.what(), -1, "run_ranks"});
       break;
     }
   }

@@ -7,9 +7,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -430,6 +432,79 @@ TEST_CASE("what a command wrote is visible to the host that waited for it") {
     r.ring.wait(r.ring.issued());
     for (const int x : plain) REQUIRE(x == round + 1);
   }
+}
+
+// A command with bytes beside itself, whose number it checks when it runs.
+struct with_extra {
+  std::vector<int>* log;
+  int number;
+  const unsigned char* p;
+  std::size_t bytes;
+
+  void operator()() const {
+    if (reinterpret_cast<std::uintptr_t>(p) % alignof(std::max_align_t) != 0)
+      throw std::runtime_error("extra bytes that are not aligned");
+    for (std::size_t i = 0; i < bytes; ++i)
+      if (p[i] != static_cast<unsigned char>(number))
+        throw std::runtime_error("extra bytes were overwritten");
+    log->push_back(number);
+  }
+  void skipped(const failure&) const { log->push_back(-number); }
+};
+void push_with(command_ring& ring, std::vector<int>& log, int number, std::size_t bytes) {
+  ring.push_with(bytes, [&](unsigned char* p) {
+    std::fill_n(p, bytes, static_cast<unsigned char>(number));
+    return with_extra{&log, number, p, bytes};
+  });
+}
+
+TEST_CASE("bytes beside a command lie in the ring, through many rounds, and cost no allocation") {
+  running_ring r;
+  std::vector<int> log;
+  log.reserve(10'000);
+  std::mt19937 random(5);
+  const std::uint64_t before = allocations;
+  std::size_t pushed_bytes = 0;
+  int count = 0;
+  for (; pushed_bytes < 12 * ring_bytes; ++count) {
+    const std::size_t bytes = random() % (count % 3 == 0 ? ring_bytes / 2 - 256 : std::size_t{3000});
+    push_with(r.ring, log, count, bytes);
+    if (count % 5 == 0) r.ring.push([] {});
+    pushed_bytes += bytes;
+  }
+  r.ring.wait(r.ring.issued());
+  CHECK(allocations == before);
+  REQUIRE(log.size() == static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) CHECK(log[static_cast<std::size_t>(i)] == i);
+}
+
+TEST_CASE("bytes beside a command that are more than half the ring go to the heap") {
+  running_ring r;
+  std::vector<int> log;
+  push_with(r.ring, log, 1, ring_bytes);
+  push_with(r.ring, log, 2, 0);
+  r.ring.wait(r.ring.issued());
+  r.ring.push([] { throw std::runtime_error("failed"); });
+  push_with(r.ring, log, 3, ring_bytes);
+  push_with(r.ring, log, 4, 100);
+  CHECK_THROWS_AS(r.ring.wait(r.ring.issued()), pl::error);
+  CHECK(log == std::vector<int>{1, 2, -3, -4});
+}
+
+TEST_CASE("a command that cannot be made is not issued") {
+  running_ring r;
+  std::vector<int> log;
+  push_with(r.ring, log, 1, 100);
+  CHECK_THROWS_AS(r.ring.push_with(100,
+                                   [&](unsigned char* p) -> with_extra {
+                                     if (p != nullptr) throw std::runtime_error("no command");
+                                     return {&log, 0, p, 0};
+                                   }),
+                  std::runtime_error);
+  CHECK(r.ring.issued() == 1);
+  push_with(r.ring, log, 2, 100);
+  r.ring.wait(r.ring.issued());
+  CHECK(log == std::vector<int>{1, 2});
 }
 
 } // namespace

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <string>
 
 namespace {
 std::atomic<std::int64_t> allocations{0};
@@ -40,7 +41,7 @@ TEST_CASE("thread communicator: from the third call on nothing is allocated") {
     const pl::view<float> x{a.data(), 4096}, y{b.data(), 4096};
     std::vector<pl::send_op> sends;
     std::vector<pl::receive_op> receives;
-    for (int k = 0; k < 400; ++k) {
+    for (int k = 0; k < 2000; ++k) {
       sends.push_back(send_to(k % 4, x.sub(k, 1)));
       receives.push_back(receive_from(k % 4, y.sub(k, 1)));
     }
@@ -65,10 +66,10 @@ TEST_CASE("thread communicator: from the third call on nothing is allocated") {
   CHECK(counted == 0);
 }
 
-TEST_CASE("thread communicator: lists too long for a command go to the heap") {
+TEST_CASE("thread communicator: lists too long for the ring go to the heap") {
   pl::run_ranks(2, [](auto& comm) {
     pl::host_backend backend;
-    const int n = 5000, other = 1 - comm.rank();
+    const int n = 9000, other = 1 - comm.rank();
     std::vector<int> a(n), b(n);
     std::vector<pl::send_op> sends;
     std::vector<pl::receive_op> receives;
@@ -91,6 +92,13 @@ TEST_CASE("thread communicator: arguments that cannot work are refused at the ca
     auto s = backend.make_stream("s");
     int x = 0;
     CHECK_THROWS_AS(comm.exchange(s, {pl::send_op{&x, 4, 2}}, {}), pl::config_error);
+    try {
+      comm.exchange(s, {{&x, 4, 2}}, {}, "dispatch");
+    } catch (const pl::config_error& e) {
+      const std::string text = e.what();
+      CHECK(text.find("rank " + std::to_string(comm.rank()) + ": dispatch at ") != std::string::npos);
+      CHECK(text.find("peer 2 does not exist among 2 ranks") != std::string::npos);
+    }
     CHECK_THROWS_AS(comm.exchange(s, {}, {pl::receive_op{&x, 4, -1}}), pl::config_error);
     const std::int64_t mine[] = {1};
     std::int64_t all[3];

@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <stdexcept>
+#include <string>
 
 using plateau::failure;
 
@@ -27,7 +29,25 @@ TEST_CASE("run_ranks: the first cause is thrown, with the rank that failed") {
   } catch (const plateau::collective_error& e) {
     CHECK(e.failed_rank == 2);
     CHECK(e.cause == "asked for 64 MiB");
-    CHECK(std::string(e.what()).find("rank 2 failed in user code") == 0);
+    CHECK(std::string(e.what()) ==
+          "rank 2 failed in its own code, before any operation (operation 0): asked for 64 MiB");
+  }
+}
+
+TEST_CASE("run_ranks: where a rank was when it threw is told by what it had issued last") {
+  try {
+    plateau::run_ranks(2, [](auto& comm) {
+      comm.close_step();
+      auto pair = comm.split(0, 0);
+      pair.close_step();
+      pair.host_exchange({}, {}, "routing counts");
+      if (comm.rank() == 1) throw std::runtime_error("no label 7");
+      comm.close_step();
+    });
+    FAIL("nothing was thrown");
+  } catch (const plateau::collective_error& e) {
+    CHECK(std::string(e.what()) ==
+          "rank 1 failed in its own code after 'routing counts' (operation 1): no label 7");
   }
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One rank's part in one exchange: its lists, and how far its peers have come with them. A peer reads the
-// list of sends in place, so nothing is queued and nothing is allocated.
+// list of sends in place, so nothing is queued and nothing is allocated; the lists lie where the caller says.
 #pragma once
 
 #include <plateau/config.hpp>
 #include <plateau/exchange.hpp>
 
+#include <cstddef>
+#include <new>
 #include <span>
 
 namespace plateau::inline v0::host {
@@ -37,5 +39,27 @@ struct exchange_call {
   std::size_t taken = 0; // sends whose copies have ended
   int readers = 0;       // peers that copy from our buffers right now
 };
+
+// Bytes that the lists of one exchange take.
+constexpr std::size_t exchange_list_bytes(std::size_t sends, std::size_t receives) {
+  return sends * sizeof(posted_send) + receives * sizeof(posted_receive);
+}
+
+// Gives `call` its lists, laid down in `storage` (exchange_list_bytes, aligned for a pointer). Operations of
+// zero bytes are left out.
+inline void post_lists(exchange_call& call, unsigned char* storage, send_list sends, receive_list receives) {
+  static_assert(sizeof(posted_send) % alignof(posted_receive) == 0);
+  const auto append = [&storage](auto& list, auto op) {
+    auto* const at = ::new (static_cast<void*>(storage)) auto(op);
+    storage += sizeof(op);
+    list = {list.empty() ? at : list.data(), list.size() + 1};
+  };
+  call.sends = {};
+  call.receives = {};
+  for (const send_op& s : sends)
+    if (s.bytes != 0) append(call.sends, posted_send{s.p, s.bytes, s.peer});
+  for (const receive_op& r : receives)
+    if (r.bytes != 0) append(call.receives, posted_receive{r.p, nullptr, r.bytes, r.peer});
+}
 
 } // namespace plateau::inline v0::host

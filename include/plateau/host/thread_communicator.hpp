@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <initializer_list>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -43,7 +42,7 @@ class thread_communicator {
     auto world = std::make_shared<host::thread_world>(
         std::make_shared<host::abort_record>(ranks, options.deadline), std::move(origin));
     std::vector<thread_communicator> group;
-    for (int r = 0; r < ranks; ++r) group.push_back(thread_communicator(world, r));
+    for (int r = 0; r < ranks; ++r) group.push_back({world, r, std::make_shared<last_operation>()});
     return group;
   }
 
@@ -72,7 +71,7 @@ class thread_communicator {
       return all[2 * static_cast<std::size_t>(a) + 1] < all[2 * static_cast<std::size_t>(b) + 1];
     });
     const auto me = std::find(members.begin(), members.end(), rank_) - members.begin();
-    return {world_->child(number, color, members), static_cast<int>(me)};
+    return {world_->child(number, color, members), static_cast<int>(me), last_};
   }
 
   // Enqueued on the stream; a later command finds everything received and may overwrite what was sent. The
@@ -82,8 +81,7 @@ class thread_communicator {
   // split. `what` names the exchange in errors and must be the same on all ranks, and a literal. Throws
   // config_error for a peer that does not exist, collective_error when the group has failed; what fails later
   // latches in the stream.
-  void exchange(on<host::stream> s, std::span<const send_op> sends, std::span<const receive_op> receives,
-                const char* what = "exchange") {
+  void exchange(on<host::stream> s, send_list sends, receive_list receives, const char* what = "exchange") {
     require_group(what);
     plateau::counters added = counters_;
     ++added.exchanges;
@@ -92,19 +90,14 @@ class thread_communicator {
       if (o.peer != rank_) added.sent_bytes += o.bytes;
     }
     for (const receive_op& o : receives) check_peer(o.peer, what, s);
-    world_->issue(rank_, sequence_, host::operation_kind::exchange, what);
+    issue(host::operation_kind::exchange, what);
     host::exchange_call call;
     call.rank = rank_;
     call.index = counters_.exchanges;
     call.sequence = sequence_++;
     call.what = what;
     counters_ = added;
-    host::push_exchange(s.stream, world_, call, sends, receives);
-  }
-  void exchange(on<host::stream> s, std::initializer_list<send_op> sends,
-                std::initializer_list<receive_op> receives, const char* what = "exchange") {
-    exchange(s, std::span<const send_op>(sends.begin(), sends.size()),
-             std::span<const receive_op>(receives.begin(), receives.size()), what);
+    host::push_exchange(s, world_, call, sends, receives);
   }
 
   // Blocks until every rank has called it. `all` gets every rank's integers in rank order, size() x
@@ -114,16 +107,15 @@ class thread_communicator {
                      const char* what = "host_exchange") {
     require_group(what);
     if (all.size() != static_cast<std::size_t>(size()) * mine.size())
-      throw config_error("plateau: " + std::string(what) + ": room for " + std::to_string(all.size()) +
-                         " integers, but " + std::to_string(size()) + " ranks give " +
-                         std::to_string(mine.size()) + " each");
-    world_->issue(rank_, sequence_, host::operation_kind::host_exchange, what);
+      throw config_error(named(what) + ": room for " + std::to_string(all.size()) + " integers, but " +
+                         std::to_string(size()) + " ranks give " + std::to_string(mine.size()) + " each");
+    issue(host::operation_kind::host_exchange, what);
     ++counters_.host_exchanges;
     world_->host_exchange(rank_, sequence_++, mine, all, what);
   }
 
   // The one closing exchange of a step: returns when all ranks have come, throws on all of them what any of
-  // them has latched. Streams are not waited for.
+  // them has latched. Streams are not waited for: plateau::close_step(backend, comm, streams...) does that.
   void close_step() {
     require_group("close_step");
     std::optional<failure> mine;
@@ -135,21 +127,30 @@ class thread_communicator {
     host_exchange({}, {}, "close_step");
   }
 
-  // Keeps a failure that must not stop the step until close_step throws it on all ranks. Any thread.
+  // Keeps a failure that must not stop the step until close_step throws it on all ranks; the first one stays.
+  // Its `operation`, if it has one, says in errors what failed. Any thread.
   void latch(failure why) {
     require_group("latch");
     const host::abort_record::lock_type lock(record().mutex());
     record().latch(origin_rank(rank_), std::move(why));
   }
 
-  // This rank cannot go on: all ranks fail with this cause unless there is one already. Does not throw.
-  void abort(const failure& cause, const char* operation = "user code") {
+  // This rank cannot go on: all ranks fail with this cause unless there is one already. Errors name what
+  // failed by the cause's `operation`; where it has none, by the last operation that this rank has issued, in
+  // any communicator of the group. Does not throw.
+  void abort(const failure& cause) {
     require_group("abort");
+    failure why = cause;
+    if (cause.what != failure::kind::collective) {
+      why.what = failure::kind::collective;
+      why.failed_rank = origin_rank(rank_);
+      why.sequence = last_->sequence;
+      if (why.operation.empty())
+        why.operation = last_->what == nullptr ? "its own code, before any operation"
+                                               : "its own code after '" + std::string(last_->what) + "'";
+    }
     const host::abort_record::lock_type lock(record().mutex());
-    if (cause.what == failure::kind::collective)
-      record().abort(cause);
-    else
-      record().abort({failure::kind::collective, cause.text, origin_rank(rank_), operation, sequence_});
+    record().abort(std::move(why));
     record().confirm(origin_rank(rank_));
   }
   void abort(const std::string& cause) { abort(failure{failure::kind::other, cause}); }
@@ -168,8 +169,14 @@ class thread_communicator {
 
  private:
   thread_communicator() = default;
-  thread_communicator(std::shared_ptr<host::thread_world> world, int rank)
-      : world_(std::move(world)), rank_(rank) {}
+  // What a rank's host thread has issued last, in any of its communicators.
+  struct last_operation {
+    const char* what = nullptr;
+    std::uint64_t sequence = 0;
+  };
+  thread_communicator(std::shared_ptr<host::thread_world> world, int rank,
+                      std::shared_ptr<last_operation> last)
+      : world_(std::move(world)), last_(std::move(last)), rank_(rank) {}
 
   host::abort_record& record() const { return *world_->record(); }
   void require_group(const char* what) const {
@@ -177,14 +184,21 @@ class thread_communicator {
       throw config_error("plateau: " + std::string(what) +
                          " on a communicator of size 0, which split gives to a rank with a negative color");
   }
+  std::string named(const char* what) const {
+    return "plateau: rank " + std::to_string(origin_rank(rank_)) + ": " + what;
+  }
+  void issue(host::operation_kind kind, const char* what) {
+    world_->issue(rank_, sequence_, kind, what);
+    *last_ = {what, sequence_};
+  }
   void check_peer(int peer, const char* what, const on<host::stream>& s) const {
     if (peer < 0 || peer >= size())
-      throw config_error("plateau: " + std::string(what) + " at " + s.file + ":" + std::to_string(s.line) +
-                         ": peer " + std::to_string(peer) + " does not exist among " +
-                         std::to_string(size()) + " ranks");
+      throw config_error(named(what) + s.place().text() + ": peer " + std::to_string(peer) +
+                         " does not exist among " + std::to_string(size()) + " ranks");
   }
 
   std::shared_ptr<host::thread_world> world_;
+  std::shared_ptr<last_operation> last_;
   int rank_ = -1;
   std::uint64_t sequence_ = 0;
   plateau::counters counters_;
