@@ -6,6 +6,7 @@
 #include <contract/archetype_communicator.hpp>
 
 #include <plateau/checks.hpp>
+#include <plateau/close_step.hpp>
 #include <plateau/collectives.hpp>
 #include <plateau/column_sum.hpp>
 #include <plateau/concepts.hpp>
@@ -67,5 +68,8 @@ TEST_CASE("sums over rows and over ranks, a vote, and a drain") {
   pl::all_reduce(backend, comm, stream, pl::inout(pl::view<std::int64_t>{}), scratch.all());
   backend.launch(stream, pl::elements{5}, pl::fill<float>{1}, pl::out(x.first(5)));
   backend.launch(stream, pl::elements{5}, pl::add{}, pl::in(x.first(5)), pl::inout(x.first(5)));
+  pl::all_reduce(backend, comm, stream, pl::inout(pl::view<pl::bfloat16>{}), scratch.all());
+  comm.exchange(stream, {pl::send_to(0, x.all())}, {pl::receive_from(2, x.all())});
   pl::vote(comm, 7, nullptr, "archetype");
+  pl::close_step(backend, comm, stream);
 }

@@ -8,6 +8,7 @@
 
 #include "communicator_contract.hpp"
 
+#include <plateau/close_step.hpp>
 #include <plateau/vote.hpp>
 
 #include <optional>
@@ -249,6 +250,35 @@ template <class Fixture> void latched_failures_surface() {
     require(false, "close_step throws");
   });
   check_cause(outcomes, 2, "label 7 of token 3");
+}
+
+// What fails on a stream surfaces on all ranks when the step is closed, though no operation follows it, and
+// nobody waits: the last stream of the last step too.
+template <class Fixture> void stream_failures_surface() {
+  using backend_t = typename Fixture::backend;
+  for (const int failing : {0, 1, 2}) {
+    CAPTURE(failing);
+    const auto outcomes = run_promptly<Fixture>(3, [=](auto& comm) {
+      backend_t backend;
+      auto moves = backend.make_stream("moves"), compute = backend.make_stream("compute");
+      pl::close_step(backend, comm, moves, compute);
+      if (comm.rank() == failing)
+        backend.host_task(compute, [] {
+          std::this_thread::sleep_for(milliseconds(20));
+          throw std::runtime_error("a full disk");
+        });
+      pl::close_step(backend, comm, moves, compute);
+      require(false, "close_step throws");
+    });
+    for (const auto& o : outcomes) {
+      REQUIRE(o.has_value());
+      CAPTURE(o->text);
+      CHECK(o->what == pl::failure::kind::collective);
+      CHECK(o->failed_rank == failing);
+      CHECK(o->operation == "work on a stream");
+      CHECK(o->text.find("a full disk") != std::string::npos);
+    }
+  }
 }
 
 // Peers may be copying from a rank's buffers when it fails: it must not free them under their hands. Shows

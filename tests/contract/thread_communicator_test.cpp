@@ -41,5 +41,8 @@ TEST_CASE("threads: P2: ranks start collectives in different orders: both operat
 TEST_CASE("threads: latched failures surface at close_step") {
   contract::latched_failures_surface<threads>();
 }
+TEST_CASE("threads: what fails on a stream surfaces at close_step, though nobody waits for it") {
+  contract::stream_failures_surface<threads>();
+}
 TEST_CASE("threads: buffers outlive the copies of peers") { contract::buffers_outlive_copies<threads>(); }
 TEST_CASE("threads: votes") { contract::votes<threads>(); }

@@ -7,6 +7,7 @@
 #include <fail/support/near_misses.hpp>
 
 #include <plateau/checks.hpp>
+#include <plateau/close_step.hpp>
 #include <plateau/collectives.hpp>
 #include <plateau/column_sum.hpp>
 #include <plateau/concepts.hpp>
@@ -37,5 +38,8 @@ void generic_over_backends(archetype_backend& backend, archetype_communicator& c
   pl::all_gather(backend, comm, stream, pl::in(x), pl::out(x), counts);
   pl::reduce_scatter(backend, comm, stream, pl::in(x), pl::out(x), counts, scratch);
   pl::all_reduce(backend, comm, stream, pl::inout(x), scratch);
+  pl::all_reduce(backend, comm, stream, pl::inout(pl::view<pl::bfloat16>{}), scratch);
+  comm.exchange(stream, {pl::send_to(0, x)}, {pl::receive_from(2, x)});
   pl::vote(comm, 7, nullptr, "archetype");
+  pl::close_step(backend, comm, stream);
 }
