@@ -52,7 +52,7 @@ int main() {
     backend.copy(stream, pl::in(sums.all()), pl::out(pinned.all()));
     float result[4];
     backend.fetch(backend.record(stream), pl::in(pinned.all()), result, "sums");
-    comm.close_step();
+    pl::close_step(backend, comm, stream); // what failed on any rank, on the stream too, is thrown on all
 
     if (comm.rank() != 0) return;
     const float sum = result[0] + result[1] + result[2] + result[3];

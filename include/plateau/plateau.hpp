@@ -34,6 +34,7 @@
 #include <plateau/team.hpp>
 
 // Operations that every backend and every communicator has.
+#include <plateau/close_step.hpp>
 #include <plateau/collectives.hpp>
 #include <plateau/column_sum.hpp>
 #include <plateau/drain.hpp>

@@ -190,7 +190,7 @@ template <> struct plateau::tensor_traits<lacking<0>> : traits_of_archetype { //
 };
 template <> struct plateau::tensor_traits<lacking<1>> { // no space
   using element_type = float;
-  static constexpr int rank = 1;
+  [[maybe_unused]] static constexpr int rank = 1;
   static float* data(const lacking<1>&);
   static pl::index_t extent(const lacking<1>&, int);
   static pl::index_t stride(const lacking<1>&, int);
