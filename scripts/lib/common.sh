@@ -111,8 +111,33 @@ check_tools() {
   local version
   version="$(cmake --version | sed -n '1s/^cmake version //p')"
   at_least "$version" 3.25 || die "cmake >= 3.25 is needed; $(command -v cmake) is $version"
-  have_command "${CXX:-c++}" || have_command g++ || have_command clang++ ||
-    die "a C++20 compiler is needed (g++ >= 12 or clang++ >= 14); Debian and Ubuntu: apt-get install g++"
+  check_compiler
+}
+
+# check_compiler: the one that CMake will take, $CXX or c++ or whichever is there.
+check_compiler() {
+  local compiler="${CXX:-}" candidate name=g++ minimum=12
+  if [[ -z "$compiler" ]]; then
+    for candidate in c++ g++ clang++; do
+      if have_command "$candidate"; then
+        compiler="$candidate"
+        break
+      fi
+    done
+  fi
+  have_command "${compiler:-c++}" ||
+    die "a C++20 compiler is needed (g++ >= 12 or clang++ >= 14), and ${compiler:-c++} is not here; Debian and Ubuntu: apt-get install g++"
+  # Macros, since the text of --version is a matter of the distribution.
+  local macros version
+  macros="$("$compiler" -dM -E -x c++ /dev/null 2>/dev/null)" || die "$compiler does not compile C++"
+  version="$(sed -n 's/^#define __GNUC__ //p' <<<"$macros")"
+  if grep -q '^#define __clang__ ' <<<"$macros"; then
+    name=clang++
+    minimum=14
+    version="$(sed -n 's/^#define __clang_major__ //p' <<<"$macros")"
+  fi
+  at_least "${version:-0}" "$minimum" ||
+    die "$name >= $minimum is needed (or the other of g++ >= 12 and clang++ >= 14); $compiler is $name $version: set CXX"
 }
 
 # configure <preset> [cmake arguments ...]: quiet unless it fails; prints what is left out.
