@@ -14,6 +14,7 @@
 #include "token_sampler.hpp"
 #include "trainer.hpp"
 
+#include <plateau/close_step.hpp>
 #include <plateau/run_ranks.hpp>
 
 #include <algorithm>
@@ -191,7 +192,7 @@ template <class Backend, class T> run_result run_training(const training_job& jo
     const auto begin = std::chrono::steady_clock::now();
     for (std::int64_t step = job.first_step; step < o.last_step(); ++step) {
       const step_outcome outcome = train.run_step(sampler, step);
-      world.close_step();
+      plateau::close_step(backend, world, train.stream());
       if (!narrator) continue;
       result.losses.push_back(outcome.loss);
       if (detail::was_skipped(outcome)) ++result.steps_skipped;
@@ -204,11 +205,11 @@ template <class Backend, class T> run_result run_training(const training_job& jo
       auto metadata = metadata_of(o, *job.text);
       metadata["step"] = std::to_string(std::max(job.first_step, o.last_step()));
       mover->save(o.save, metadata);
-      world.close_step();
+      plateau::close_step(backend, world, train.stream());
     }
     phase("evaluation");
     const double held_out = train.held_out_loss(sampler);
-    world.close_step();
+    plateau::close_step(backend, world, train.stream());
     detail::add_peaks(backend, rank, by_rank[static_cast<std::size_t>(rank)]);
     if (rank != 0) return;
     result.loss_heldout = held_out;
