@@ -80,12 +80,13 @@ inline std::string in_unit(std::uint64_t bytes, const byte_unit& unit) {
   return fmt::format("{:.{}f}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
-// "parameters 8.00, gradients 8.00, rest 1.20": what was held besides `tag`, the largest first.
+// "parameters 8.00, gradients 8.00, rest 1.20": what was held besides `tag`, the largest first; a total names
+// one more, so that the highest of the four peaks is among them.
 inline std::string held_besides(const peak_record& peak, std::string_view tag, const byte_unit& unit) {
-  constexpr std::size_t named = 3;
+  const std::size_t named = tag.empty() ? 4 : 3;
   std::vector<std::pair<std::uint64_t, std::string>> held;
   for (const auto& [name, bytes] : peak.held_at_peak)
-    if (name != tag && bytes > 0) held.emplace_back(bytes, name);
+    if (name != tag && static_cast<double>(bytes) >= 0.005 * unit.bytes) held.emplace_back(bytes, name);
   std::stable_sort(held.begin(), held.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text;
   std::uint64_t rest = 0;

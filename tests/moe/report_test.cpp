@@ -132,6 +132,9 @@ TEST_CASE("the table: the four peaks first, equal ranks in one row, what was hel
   CHECK(row("parameters", "0-3") == 1);
   CHECK(row("all together", " 49.0  step 2") == 1);
   CHECK(has(table, "step 2, layer 1 backward  optimizer 24.0, parameters 8.00, gradients 4.00, rest 1.00\n"));
+  CHECK(has(table,
+            " 49.0  step 2, layer 1 backward  optimizer 24.0, dispatch 12.0, parameters 8.00, gradients "
+            "4.00, rest 1.00\n"));
   CHECK_FALSE(has(table, "checkpoint"));
   CHECK_FALSE(has(table, "promised"));
   CHECK(has(table, "\nhost memory  "));
