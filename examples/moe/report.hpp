@@ -34,12 +34,13 @@ inline std::string corpus_lines(const corpus_summary& text) {
 }
 
 inline std::string summary_line(const run_result& result) {
-  std::string line =
-      result.losses.empty()
-          ? std::string{"no step was run"}
-          : fmt::format("loss {:.4f} at step {}, {:.4f} at step {}", plain_nan(result.losses.front()),
-                        result.first_step + 1, plain_nan(result.losses.back()),
-                        result.first_step + std::int64_t(result.losses.size()));
+  const auto last_step = result.first_step + static_cast<std::int64_t>(result.losses.size());
+  std::string line = "no step was run";
+  if (result.losses.size() == 1)
+    line = fmt::format("loss {:.4f} at step {}", plain_nan(result.losses.back()), last_step);
+  else if (!result.losses.empty())
+    line = fmt::format("loss {:.4f} at step {}, {:.4f} at step {}", plain_nan(result.losses.front()),
+                       result.first_step + 1, plain_nan(result.losses.back()), last_step);
   if (result.steps_skipped > 0)
     line += fmt::format(" ({} of {} steps skipped)", result.steps_skipped, result.losses.size());
   if (result.loss_heldout)

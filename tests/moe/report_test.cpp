@@ -175,6 +175,8 @@ TEST_CASE("the lines beside it") {
   result.steps_skipped = 2;
   CHECK(has(summary_line(result), ", nan at step 3 (2 of 3 steps skipped); held-out nan, not below"));
   CHECK_FALSE(has(summary_line(result), "-nan"));
+  result.losses = {3};
+  CHECK(summary_line(result).rfind("loss 3.0000 at step 1 (", 0) == 0);
   result.losses.clear();
   CHECK(has(summary_line(result), "no step was run"));
 }
