@@ -102,6 +102,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
 
   // Adds the gradients of the micro-batch's loss. Every rank calls it, also one without sequences.
   void forward_backward(stream& s, micro_batch batch) {
+    phase("forward");
     const batch_part part = begin(s, batch);
     forward(s, part);
     add_balance_loss(s, batch);
@@ -117,9 +118,9 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
 
   // Adds the losses of the micro-batch's tokens to loss_sums; no gradients.
   void forward_only(stream& s, micro_batch batch) {
+    phase("evaluation");
     const batch_part part = begin(s, batch);
     forward(s, part);
-    phase("loss");
     const auto normed = final_normed(s, part);
     const auto losses = losses_.all().sub(0, part.tokens());
     loss_.forward(s, normed, targets(part), weights_.head(), losses);
@@ -164,7 +165,6 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
                              std::to_string(limits_.tokens()) + " tokens and sequences of " +
                              std::to_string(limits_.context) +
                              "; each span holds one token more, its last target");
-    phase("forward");
     const auto pinned_inputs = pinned_tokens_.all().sub(0, part.tokens());
     const auto pinned_targets = pinned_tokens_.all().sub(limits_.tokens(), part.tokens());
     backend_->host_task(s, fill_tokens{std::move(batch.sequences)}, pl::out(pinned_inputs),
