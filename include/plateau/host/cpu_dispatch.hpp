@@ -14,7 +14,10 @@
 #include <plateau/config.hpp>
 #include <plateau/team.hpp>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// Under the address and thread sanitizers the baseline alone is compiled: the loops are the same code, and
+// three copies of it with every access checked cost minutes.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) &&     \
+    !defined(__SANITIZE_THREAD__)
 #define PLATEAU_CPU_LEVELS 1
 #else
 #define PLATEAU_CPU_LEVELS 0
