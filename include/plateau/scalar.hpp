@@ -107,8 +107,8 @@ struct half {
     // One unit of 0.5f in the last place is 2^-24, the smallest half: the float addition does the rounding.
     // What is too large for this path is replaced by 0 first, as adding to a NaN or an infinity would cost
     // time and flags.
-    const std::uint32_t small = detail::select(magnitude < 0x38800000, bits, 0u);
-    const std::uint32_t subnormal = bit_cast<std::uint32_t>(bit_cast<float>(small) + 0.5f) - 0x3f000000u;
+    const std::uint32_t below = detail::select(magnitude < 0x38800000, bits, 0u);
+    const std::uint32_t subnormal = bit_cast<std::uint32_t>(bit_cast<float>(below) + 0.5f) - 0x3f000000u;
     const std::uint32_t quiet = 0x7e00u | ((bits >> 13) & 0x3ffu);
     std::uint32_t out = detail::select(magnitude < 0x38800000, subnormal, normal);
     out = detail::select(magnitude >= 0x47800000, 0x7c00u, out);
