@@ -26,7 +26,8 @@
 #include <unistd.h>
 #endif
 #if PLATEAU_BENCH_HAS_BLAS
-#include <cblas.h>
+extern "C" char* openblas_get_corename(void);
+extern "C" void openblas_set_num_threads(int);
 #endif
 
 namespace bench {
@@ -76,7 +77,8 @@ inline void print_state(const char* when) {
              s.p10, s.p90, load_average());
 }
 
-// Starts the program again where the environment would slow OpenBLAS down, and gives the BLAS one thread.
+// Starts the program again where the environment would slow OpenBLAS down, or let it make threads of its own:
+// they spin for a while from the moment that the library is loaded, beside what is measured.
 inline void prepare_machine([[maybe_unused]] char** argv) {
 #if defined(__linux__)
   bool again = false;
@@ -85,6 +87,11 @@ inline void prepare_machine([[maybe_unused]] char** argv) {
       unsetenv(name);
       again = true;
     }
+  const char* threads = std::getenv("OPENBLAS_NUM_THREADS");
+  if (threads == nullptr || std::strcmp(threads, "1") != 0) {
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    again = true;
+  }
   if (again) execv("/proc/self/exe", argv);
 #endif
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
