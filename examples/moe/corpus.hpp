@@ -138,8 +138,11 @@ inline void read_llmc(const input_file& file, std::optional<std::int64_t> vocabu
   if (header[1] != version)
     throw input_error{fmt::format("{}: magic {} with version {}; expected an llm.c token file of version {}",
                                   path, header[0], header[1], version)};
+  if (header[2] < 0)
+    throw input_error{
+        fmt::format("{}: its header announces {} tokens; expected a count from 0", path, header[2])};
   const std::uint64_t token_bytes = wide ? 4 : 2, data_bytes = file.size() - bytes.size();
-  if (header[2] < 0 || static_cast<std::uint64_t>(header[2]) * token_bytes != data_bytes)
+  if (static_cast<std::uint64_t>(header[2]) * token_bytes != data_bytes)
     throw input_error{fmt::format(
         "{}: its header announces {} tokens of {} bytes; expected {} bytes of tokens after "
         "the header, found {}",
@@ -157,7 +160,8 @@ inline void read_llmc(const input_file& file, std::optional<std::int64_t> vocabu
 
 inline void finish(corpus& text) {
   if (text.tokens.empty())
-    throw input_error{fmt::format("{}: empty; expected a text of at least some sequences", shown(text.name))};
+    throw input_error{fmt::format("{}: {}; expected a text of at least two sequences of --context + 1 tokens",
+                                  shown(text.name), text.bytes == 0 ? "empty" : "holds not one token")};
   text.entropy = unigram_entropy(text.tokens);
 }
 

@@ -63,11 +63,14 @@ int run(const moe::options& o) {
     moe::check_state(*initial, model, !o.resume.empty());
     job.initial = &*initial;
   }
+  // Refuses a text that is too short before a word is said.
+  static_cast<void>(moe::token_sampler(text, o.context, o.seed));
   if (!text.note.empty()) out << text.note << '\n';
   out << moe::corpus_lines(moe::summary_of(text)) << std::endl;
   const moe::run_result result = train(job);
   out << moe::summary_line(result) << "\n\n" << moe::peak_table(result) << std::flush;
   if (!o.json.empty()) moe::write_json(o.json, result);
+  if (!out) throw moe::output_error("standard output: writing what the run came to failed");
   return 0;
 }
 

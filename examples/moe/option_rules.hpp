@@ -43,6 +43,8 @@ inline std::pair<double, std::string_view> largest_activation(const options& o) 
 
 // What is written must not be what is read, nor be written twice.
 inline void check_paths(const options& o) {
+  if (o.save == "-")
+    throw input_error{"--save -: a state cannot go to standard output; expected the name of a file"};
   struct named_path {
     std::string_view flag;
     std::string path;
@@ -102,7 +104,8 @@ inline void check(const options& o) {
   require(
       parameters <= 0x1p42,
       fmt::format(
-          "--layers, --hidden, --experts, --intermediate: make {:.3g} parameters; expected at most {:.3g}",
+          "--layers, --hidden, --experts, --intermediate, --vocabulary: make {:.3g} parameters; expected at "
+          "most {:.3g}",
           parameters, 0x1p42));
   const auto [elements, flags] = detail::largest_activation(o);
   require(elements <= 0x1p48,

@@ -34,7 +34,7 @@ inline constexpr std::array<const char*, 3> state_prefixes{"", "first_moment.", 
 using state_metadata = std::map<std::string, std::string>;
 inline constexpr const char* text_digest_key = "text digest";
 
-// Everything that decides how training goes on. The number of ranks does not; it only orders sums.
+// Everything that decides how training goes on. The ranks and --gemm do not: they only regroup sums.
 inline state_metadata metadata_of(const options& o, const corpus& text) {
   const auto shortest = [](auto value) { return fmt::format("{}", value); };
   return {{"layers", shortest(o.layers)},

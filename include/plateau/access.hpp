@@ -111,6 +111,8 @@ template <class Stream> struct on {
   constexpr on(Stream& s, const char* at_file = __builtin_FILE(), int at_line = __builtin_LINE())
       : stream(s), file(at_file), line(at_line) {}
   constexpr source_line place() const { return {file, line}; }
+  // A backend or communicator whose operation takes a plain stream fits too, without the line.
+  constexpr operator Stream&() const { return stream; }
 };
 
 } // namespace plateau::inline v0

@@ -22,11 +22,11 @@ namespace {
 
 template <class Number>
 std::string llmc_file(std::int32_t magic, std::int32_t version, const std::vector<Number>& tokens,
-                      std::int32_t announced = -1) {
+                      std::optional<std::int32_t> announced = {}) {
   std::array<std::int32_t, 256> header{};
   header[0] = magic;
   header[1] = version;
-  header[2] = announced >= 0 ? announced : static_cast<std::int32_t>(tokens.size());
+  header[2] = announced.value_or(static_cast<std::int32_t>(tokens.size()));
   std::string bytes(sizeof(header) + tokens.size() * sizeof(Number), '\0');
   std::memcpy(bytes.data(), header.data(), sizeof(header));
   if (!tokens.empty())
@@ -95,7 +95,7 @@ TEST_CASE("wrong files are one line that names them") {
   const std::vector<std::uint16_t> narrow{1, 2, 900};
   const std::vector<std::uint32_t> wide{1, 2, 70'000, 0x80000001u};
   CHECK(has(refusal(""), "empty"));
-  CHECK(has(refusal("x"), "empty"));
+  CHECK(has(refusal("x"), "not one token"));
   CHECK(has(refusal("plain text", 50'257), "expected a file of llm.c tokens (magic 20240520 or 20240801)"));
   CHECK(has(refusal(llmc_file(20240521, 1, narrow), 50'257), "starts with the number 20240521"));
   CHECK(has(refusal(llmc_file(20240520, 7, narrow)), "magic 20240520 with version 7; expected"));
@@ -107,7 +107,8 @@ TEST_CASE("wrong files are one line that names them") {
             "found 5"));
   CHECK(has(refusal(llmc_file(20240520, 1, narrow) + "x"), "found 7"));
   CHECK(has(refusal(llmc_file(20240520, 1, narrow, 0x7fffffff)), "announces 2147483647 tokens"));
-  CHECK(has(refusal(llmc_file<std::uint16_t>(20240520, 1, {})), "empty"));
+  CHECK(has(refusal(llmc_file<std::uint16_t>(20240520, 1, {})), "not one token"));
+  CHECK(has(refusal(llmc_file(20240520, 1, narrow, -5)), "expected a count from 0"));
   CHECK(has(refusal(llmc_file(20240520, 1, narrow), 900),
             "token 900 at position 2; expected tokens below the "
             "vocabulary of 900"));
