@@ -24,7 +24,9 @@ void check_case(const std::string& name, int ranks, int expert_parallel, moe::in
       test::run_model<float>(ranks, expert_parallel, g.config, g.weights, tokens, micro_batches);
   CHECK(std::abs(result.loss - g.loss) <= 1e-5 * g.loss);
   CHECK(result.gradients.size() == g.gradients.size());
-  for (const auto& [tensor, expected] : g.gradients) {
+  for (const auto& each : g.gradients) { // no structured binding: clang 14 cannot capture one
+    const std::string& tensor = each.first;
+    const reference::tensor& expected = each.second;
     CAPTURE(tensor);
     REQUIRE(result.gradients.contains(tensor));
     CHECK(result.gradients.at(tensor).shape == expected.shape);
