@@ -34,7 +34,7 @@ TEST_CASE("threads: a rank returns early") { contract::one_rank_returns_early<th
 TEST_CASE("threads: a rank sleeps past the deadline") { contract::one_rank_sleeps<threads>(); }
 TEST_CASE("threads: progress restarts deadlines") { contract::progress_restarts_deadlines<threads>(); }
 TEST_CASE("threads: sizes differ") { contract::sizes_differ<threads>(); }
-TEST_CASE("threads: P2: ranks start collectives in different orders: both operations are named") {
+TEST_CASE("P2: threads: ranks start collectives in different orders: both operations are named") {
   contract::orders_differ<threads>();
   contract::circle_between_communicators<threads>();
 }

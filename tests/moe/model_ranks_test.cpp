@@ -114,7 +114,7 @@ TEST_CASE("a balance loss over micro-batches is the mean of theirs, each with it
                      loss, gradients, loss_bound, gradient_bound);
 }
 
-TEST_CASE("D2, D6: ranks without tokens take part forward and backward, and add zero") {
+TEST_CASE("D2 and D6: ranks without tokens take part forward and backward, and add zero") {
   const auto c = model_case::make<float>(shared_config(), 5, 1, 9);
   const auto expected = test::expect(c);
   for (const int expert_parallel : {1, 2, 4}) {
@@ -145,7 +145,7 @@ TEST_CASE("D4: a rank has no tokens, three send 4 x 6 rows: 72 arrive") {
   test::check_step(actual, expected.loss, expected.gradients, loss_bound, gradient_bound);
 }
 
-TEST_CASE("D5, D8: all routes on one rank, none on the others: its dispatch holds what it must, no more") {
+TEST_CASE("D5 and D8: all routes on one rank, none on the others: its dispatch holds what it must, no more") {
   const auto config = shared_config();
   const auto c = model_case::make<float>(config, 7, 4, 9);
   const moe::forced_routing forced(moe::parse_routing("--routing", "all-to-one"), config.experts,

@@ -221,7 +221,8 @@ TEST_CASE("training learns") {
   CHECK(steps.back().loss < 0.5 * steps.front().loss);
 }
 
-TEST_CASE("O7, O8: a step with an infinite weight or gradient is skipped on every rank; the next recovers") {
+TEST_CASE(
+    "O7 and O8: a step with an infinite weight or gradient is skipped on every rank; the next recovers") {
   struct poison {
     const char* name;
     int rank; // of the only one that has it; -1: all that hold it
