@@ -3,7 +3,7 @@
 // Counts the bytes that one memory space of one rank holds, by tag: now, at the peak of the total, and at the
 // peak of each tag, with what every other tag held at that moment and the phase of the program. A limit makes
 // it refuse before anything is allocated. Thread-safe; a few additions under a mutex per call, and never an
-// allocation of its own except for the text of an error.
+// allocation of its own except for the text of an error. An observer, if there is one, sees every change.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -25,6 +25,16 @@ struct peak {
   std::size_t bytes = 0;
   bytes_by_tag held{};
   const char* phase = "";
+};
+
+// Sees what a meter counts, change by change. Called by the thread that makes the change, while it holds the
+// meter's lock: calls come one at a time, in the order of the changes, and must not ask the meter anything.
+struct meter_observer {
+  virtual ~meter_observer() = default;
+  // From now on `t` holds `bytes`.
+  virtual void held(tag t, std::size_t bytes) noexcept = 0;
+  // From now on the program is in this part.
+  virtual void phase(const char* name) noexcept = 0;
 };
 
 class meter {
@@ -59,6 +69,7 @@ class meter {
     total_ += bytes;
     ++allocations_[slot(t)];
     note(t);
+    tell(t);
   }
   void withdraw(std::size_t bytes) noexcept {
     const std::lock_guard lock(mutex_);
@@ -68,6 +79,7 @@ class meter {
     const std::lock_guard lock(mutex_);
     held_[slot(t)] -= bytes;
     total_ -= bytes;
+    tell(t);
   }
   // Memory that stays where it is but changes its purpose: a part of a workspace, while a phase is open.
   void retag(tag from, tag to, std::size_t bytes) noexcept {
@@ -75,6 +87,8 @@ class meter {
     held_[slot(from)] -= bytes;
     held_[slot(to)] += bytes;
     note(to);
+    tell(from); // first what became less, so that an observer sees no total that never was
+    tell(to);
   }
 
   void limit(std::size_t bytes) {
@@ -85,6 +99,16 @@ class meter {
   void phase(const char* name) {
     const std::lock_guard lock(mutex_);
     phase_ = name;
+    if (observer_ != nullptr) observer_->phase(name);
+  }
+  // Tells the observer of every change from here on, and at once what is held now and the phase; nullptr ends
+  // that. The observer must outlive the meter, or be ended before.
+  void observe(meter_observer* observer) {
+    const std::lock_guard lock(mutex_);
+    observer_ = observer;
+    for (const tag t : all_tags)
+      if (held_[slot(t)] != 0) tell(t);
+    if (observer_ != nullptr && *phase_ != '\0') observer_->phase(phase_);
   }
   // Forgets the peaks: they start again from what is held now.
   void reset_peaks() {
@@ -124,6 +148,9 @@ class meter {
     if (total_ > total_peak_.bytes) total_peak_ = {total_, held_, phase_};
     if (held_[slot(t)] > tag_peaks_[slot(t)].bytes) tag_peaks_[slot(t)] = {held_[slot(t)], held_, phase_};
   }
+  void tell(tag t) noexcept {
+    if (observer_ != nullptr) observer_->held(t, held_[slot(t)]);
+  }
   [[noreturn]] void refuse(tag t, std::size_t bytes) const {
     std::string text = "plateau: ";
     if (*owner_ != '\0') text += std::string(owner_) + ": ";
@@ -150,6 +177,7 @@ class meter {
   plateau::peak total_peak_;
   std::array<plateau::peak, tag_count> tag_peaks_;
   const char* phase_ = "";
+  meter_observer* observer_ = nullptr;
 };
 
 } // namespace plateau::inline v0

@@ -188,6 +188,34 @@ TEST_CASE("a reservation counts against the limit, and in no peak before it is c
   CHECK(m.allocations() == 2);
 }
 
+TEST_CASE("an observer sees every change, in order, with what the tag holds then") {
+  struct notebook : pl::meter_observer {
+    std::vector<std::string> lines;
+    void held(tag t, std::size_t bytes) noexcept override {
+      lines.push_back(std::string(pl::name_of(t)) + " " + std::to_string(bytes));
+    }
+    void phase(const char* name) noexcept override { lines.push_back(name); }
+  } seen;
+  pl::meter m("device");
+  m.limit(200);
+  m.charge(tag::parameters, 60);
+  m.phase("forward");
+  m.observe(&seen); // begins with what is so already
+  m.charge(tag::workspace, 40);
+  m.reserve(tag::other, 50); // not held, so nothing is seen
+  m.withdraw(50);
+  CHECK_THROWS_AS(m.charge(tag::other, 101), pl::budget_exceeded);
+  m.retag(tag::workspace, tag::dispatch, 30);
+  m.phase("backward");
+  m.release(tag::parameters, 60);
+  CHECK(seen.lines == std::vector<std::string>{"parameters 60", "forward", "workspace 40", "workspace 10",
+                                               "dispatch 30", "backward", "parameters 0"});
+  m.observe(nullptr);
+  m.release(tag::dispatch, 30);
+  m.phase("after");
+  CHECK(seen.lines.size() == 7);
+}
+
 TEST_CASE("threads charge and release at once: nothing is lost, and the limit holds at every moment") {
   constexpr std::size_t limit = 4 * 64;
   constexpr int rounds = 2000;
