@@ -80,7 +80,9 @@ template <class Upstream> class metered {
   plateau::meter& meter() { return meter_; }
   const plateau::meter& meter() const { return meter_; }
   // The bytes at p are free for another use, though they stay allocated; only a checking resource cares.
-  void retire(void*, std::size_t) noexcept {}
+  void retire(void* p, std::size_t bytes) noexcept {
+    if constexpr (requires { upstream_.retire(p, bytes); }) upstream_.retire(p, bytes);
+  }
 
  private:
   plateau::meter meter_;

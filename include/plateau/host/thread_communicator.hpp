@@ -82,14 +82,20 @@ class thread_communicator {
   // config_error for a peer that does not exist, collective_error when the group has failed; what fails later
   // latches in the stream.
   void exchange(on<host::stream> s, send_list sends, receive_list receives, const char* what = "exchange") {
+    host::push_exchange(s, world_, announce_exchange(s.place(), sends, receives, what), sends, receives);
+  }
+  // The part of an exchange that needs no stream: checks it, counts it, and compares it with what other ranks
+  // have announced at this place. For communicators that move the data themselves, or none.
+  host::exchange_call announce_exchange(source_line at, send_list sends, receive_list receives,
+                                        const char* what) {
     require_group(what);
     plateau::counters added = counters_;
     ++added.exchanges;
     for (const send_op& o : sends) {
-      check_peer(o.peer, what, s);
+      check_peer(o.peer, what, at);
       if (o.peer != rank_) added.sent_bytes += o.bytes;
     }
-    for (const receive_op& o : receives) check_peer(o.peer, what, s);
+    for (const receive_op& o : receives) check_peer(o.peer, what, at);
     issue(host::operation_kind::exchange, what);
     host::exchange_call call;
     call.rank = rank_;
@@ -97,7 +103,7 @@ class thread_communicator {
     call.sequence = sequence_++;
     call.what = what;
     counters_ = added;
-    host::push_exchange(s, world_, call, sends, receives);
+    return call;
   }
 
   // Blocks until every rank has called it. `all` gets every rank's integers in rank order, size() x
@@ -191,9 +197,9 @@ class thread_communicator {
     world_->issue(rank_, sequence_, kind, what);
     *last_ = {what, sequence_};
   }
-  void check_peer(int peer, const char* what, const on<host::stream>& s) const {
+  void check_peer(int peer, const char* what, source_line at) const {
     if (peer < 0 || peer >= size())
-      throw config_error(named(what) + s.place().text() + ": peer " + std::to_string(peer) +
+      throw config_error(named(what) + at.text() + ": peer " + std::to_string(peer) +
                          " does not exist among " + std::to_string(size()) + " ranks");
   }
 
