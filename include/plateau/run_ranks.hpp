@@ -22,17 +22,14 @@ namespace plateau::inline v0 {
 static_assert(communicator<thread_communicator, host_backend>);
 
 namespace detail {
-// Runs f(comm) on one thread per rank; outcome[r] is what rank r left with. Returns the group's failure.
-template <class F>
-std::optional<failure> run_group(int ranks, F& f, thread_options options,
+// Runs f(comm) on one thread for each communicator of a group; outcome[r] is what rank r left with. Returns
+// the group's failure.
+template <class Communicator, class F>
+std::optional<failure> run_group(std::vector<Communicator>& group, F& f,
                                  std::vector<std::optional<failure>>& outcome) {
-  std::vector<thread_communicator> group = thread_communicator::make_group(ranks, options);
   outcome.assign(group.size(), std::nullopt);
   std::vector<std::thread> threads;
   threads.reserve(group.size());
-  const auto join = [&] {
-    for (std::thread& t : threads) t.join();
-  };
   for (std::size_t r = 0; r < group.size(); ++r) {
     try {
       threads.emplace_back([&comm = group[r], &left_with = outcome[r], &f] {
@@ -50,7 +47,7 @@ std::optional<failure> run_group(int ranks, F& f, thread_options options,
       break;
     }
   }
-  join();
+  for (std::thread& t : threads) t.join();
   return group.front().cause();
 }
 } // namespace detail
@@ -58,15 +55,17 @@ std::optional<failure> run_group(int ranks, F& f, thread_options options,
 // Runs f(comm) on `ranks` threads, each with its thread_communicator&. Returns when all have ended; throws
 // the first cause as collective_error when any of them failed.
 template <class F> void run_ranks(int ranks, F&& f, thread_options options = {}) {
+  auto group = thread_communicator::make_group(ranks, options);
   std::vector<std::optional<failure>> outcome;
-  if (const auto cause = detail::run_group(ranks, f, options, outcome)) cause->raise();
+  if (const auto cause = detail::run_group(group, f, outcome)) cause->raise();
 }
 
 // The same for those who want to see each rank's end: what rank r left with, nothing if it returned.
 template <class F>
 std::vector<std::optional<failure>> run_ranks_collecting(int ranks, F&& f, thread_options options = {}) {
+  auto group = thread_communicator::make_group(ranks, options);
   std::vector<std::optional<failure>> outcome;
-  detail::run_group(ranks, f, options, outcome);
+  detail::run_group(group, f, outcome);
   return outcome;
 }
 
