@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The communicator of a dry run. Its ranks are threads only for what goes between hosts: integers, votes,
+// failures, the order in which collectives are issued. Exchanges move nothing and wait for nobody; they are
+// recorded, and the timeline lets them meet. Ranks that are alike may be folded: one thread then stands for
+// many.
+#pragma once
+
+#include <plateau/access.hpp>
+#include <plateau/config.hpp>
+#include <plateau/counters.hpp>
+#include <plateau/dry_run/folding.hpp>
+#include <plateau/dry_run/options.hpp>
+#include <plateau/dry_run/recorder.hpp>
+#include <plateau/dry_run/stream.hpp>
+#include <plateau/error.hpp>
+#include <plateau/exchange.hpp>
+#include <plateau/host/thread_communicator.hpp>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace plateau::inline v0 {
+
+class dry_communicator {
+ public:
+  // The communicators of `ranks` (>= 1) threads, with a recorder for each; see run_dry.
+  static std::vector<dry_communicator> make_group(int ranks, const dry_options& options = {},
+                                                  thread_options threads = {}) {
+    std::vector<dry_communicator> group;
+    for (thread_communicator& host : thread_communicator::make_group(ranks, threads)) {
+      auto state = std::make_shared<rank_state>(host.rank(), options);
+      group.push_back(dry_communicator(std::move(host), std::move(state), ""));
+    }
+    return group;
+  }
+
+  dry_communicator(dry_communicator&&) noexcept = default;
+  dry_communicator& operator=(dry_communicator&&) noexcept = default;
+
+  int rank() const { return host_.rank(); }
+  int size() const { return host_.size(); }
+  int origin_rank(int r) const { return host_.origin_rank(r); }
+  plateau::counters counters() const {
+    plateau::counters c = host_.counters();
+    c.host_exchanges += folded_exchanges_;
+    return c;
+  }
+  // This rank's. It outlives the communicator for whoever holds it.
+  std::shared_ptr<dry::recorder> recorder() const { return {state_, &state_->recorder}; }
+
+  // Collective, before any fold. As thread_communicator::split.
+  dry_communicator split(int color, int key) {
+    if (state_->firsts)
+      throw config_error(named("split") + ": after fold, the ranks that others stand for cannot say their "
+                                          "color: split first");
+    record_host_exchange("split", 2 * sizeof(std::int64_t));
+    return {host_.split(color, key), state_, path_ + "/" + std::to_string(splits_++)};
+  }
+
+  // Collective, of the outermost communicator, once, when everything is constructed. Ranks are alike if they
+  // give the same key and have done the same so far; the first of them stands for all. Returns whether this
+  // rank goes on: one that does not has nothing more to do, and returns. From here on the ranks of a class
+  // must do the same, up to the numbers of their peers, and give host exchanges the same integers; the key
+  // must tell apart those that would not. Throws config_error when it cannot be folded.
+  bool fold(std::uint64_t key) {
+    if (!path_.empty() || state_->firsts)
+      throw config_error(named("fold") + ": once, and of the outermost communicator");
+    const std::int64_t mine[] = {static_cast<std::int64_t>(key),
+                                 static_cast<std::int64_t>(dry::digest_of(state_->recorder.program()))};
+    std::vector<std::int64_t> all(2 * static_cast<std::size_t>(size()));
+    host_.host_exchange(mine, all, "fold");
+    state_->stands_for = dry::first_alike(all, 2);
+    state_->place = dry::places_among_firsts(state_->stands_for);
+    const bool goes_on = state_->stands_for[static_cast<std::size_t>(rank())] == rank();
+    state_->firsts.emplace(host_.split(goes_on ? 0 : -1, rank()));
+    return goes_on;
+  }
+  // For each rank of the outermost communicator, the one that stands for it.
+  const std::vector<int>& stands_for() const { return state_->stands_for; }
+
+  // As thread_communicator::exchange, but nothing moves.
+  void exchange(on<dry::stream> s, send_list sends, receive_list receives, const char* what = "exchange") {
+    const host::exchange_call call = host_.announce_exchange(s.place(), sends, receives, what);
+    dry::recorder& r = s.stream.recorded_by();
+    r.exchange(s.stream.number(), s.place(), what, group_at(r), call.index, sends, receives);
+  }
+
+  void host_exchange(std::span<const std::int64_t> mine, std::span<std::int64_t> all,
+                     const char* what = "host_exchange") {
+    if (!state_->firsts) {
+      record_host_exchange(what, mine.size_bytes());
+      host_.host_exchange(mine, all, what);
+      return;
+    }
+    if (all.size() != static_cast<std::size_t>(size()) * mine.size())
+      throw config_error(named(what) + ": room for " + std::to_string(all.size()) + " integers, but " +
+                         std::to_string(size()) + " ranks give " + std::to_string(mine.size()) + " each");
+    record_host_exchange(what, mine.size_bytes());
+    ++folded_exchanges_;
+    // By those who go on; everyone else gives what the one does that stands for it.
+    thread_communicator& firsts = *state_->firsts;
+    given_.resize(static_cast<std::size_t>(firsts.size()) * mine.size());
+    firsts.host_exchange(mine, given_, what);
+    auto to = all.begin();
+    for (int r = 0; r < size(); ++r) {
+      const auto from = static_cast<std::size_t>(state_->place[static_cast<std::size_t>(origin_rank(r))]);
+      to = std::copy_n(given_.begin() + static_cast<std::ptrdiff_t>(from * mine.size()), mine.size(), to);
+    }
+  }
+
+  void close_step() {
+    record_host_exchange("close_step", 0);
+    if (!state_->firsts) return host_.close_step();
+    ++folded_exchanges_;
+    state_->firsts->close_step();
+  }
+  void latch(failure why) { host_.latch(std::move(why)); }
+  void abort(const failure& cause) {
+    state_->recorder.ended_by(cause);
+    host_.abort(cause);
+  }
+  void abort(const std::string& cause) { abort(failure{failure::kind::other, cause}); }
+  void leave() { host_.leave(); }
+  std::optional<failure> cause() const { return host_.cause(); }
+
+ private:
+  // What all communicators of one rank share.
+  struct rank_state {
+    rank_state(int rank, const dry_options& options)
+        : name("rank " + std::to_string(rank)), recorder(name.c_str(), rank, options) {}
+    std::string name;
+    dry::recorder recorder;
+    std::vector<int> stands_for, place;        // by rank of the outermost communicator, once folded
+    std::optional<thread_communicator> firsts; // of the ranks that go on
+  };
+  dry_communicator(thread_communicator host, std::shared_ptr<rank_state> state, std::string path)
+      : host_(std::move(host)), state_(std::move(state)), path_(std::move(path)) {}
+
+  std::string named(const char* what) const { return error_prefix(state_->name.c_str()) + what; }
+  void record_host_exchange(const char* what, std::size_t bytes) {
+    if (size() == 0) return; // the thread communicator refuses it
+    state_->recorder.host_exchange(what, group_at(state_->recorder), host_exchanges_++, bytes);
+  }
+  // This group's number at a recorder: that of this rank, or of a backend that was made by itself.
+  std::uint32_t group_at(dry::recorder& r) {
+    for (const auto& [known, number] : numbers_)
+      if (known == &r) return number;
+    dry::group_record g{path_, {}, rank()};
+    for (int i = 0; i < size(); ++i) g.members.push_back(origin_rank(i));
+    numbers_.emplace_back(&r, r.add_group(std::move(g)));
+    return numbers_.back().second;
+  }
+
+  thread_communicator host_;
+  std::shared_ptr<rank_state> state_;
+  std::string path_;
+  int splits_ = 0;
+  std::uint64_t host_exchanges_ = 0, folded_exchanges_ = 0;
+  std::vector<std::pair<const dry::recorder*, std::uint32_t>> numbers_;
+  std::vector<std::int64_t> given_;
+};
+
+} // namespace plateau::inline v0

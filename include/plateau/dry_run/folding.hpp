@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which ranks of a dry run are alike: classes of ranks that were told the same and have done the same, up to
+// the numbers of their peers. The first of a class stands for all.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/digest.hpp>
+#include <plateau/dry_run/program.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+namespace plateau::inline v0::dry {
+
+// What a rank has done, without the numbers of its peers and of its tables.
+inline std::uint64_t digest_of(const rank_program& p) {
+  digest d;
+  for (const instruction& i : p.instructions) {
+    d.add(static_cast<std::int64_t>(i.what)).add(static_cast<std::int64_t>(i.on)).add(i.stream).add(i.other);
+    d.add(static_cast<std::int64_t>(i.bytes)).add(static_cast<std::int64_t>(i.flops));
+    d.add(static_cast<std::int64_t>(i.type));
+  }
+  return d.value();
+}
+
+// given (ranks, integers_each): for each rank the first one that gave the same.
+inline std::vector<int> first_alike(std::span<const std::int64_t> given, std::size_t integers_each) {
+  std::map<std::vector<std::int64_t>, int> first;
+  std::vector<int> stands_for;
+  for (std::size_t at = 0; at + integers_each <= given.size(); at += integers_each) {
+    const auto mine = given.subspan(at, integers_each);
+    const int rank = static_cast<int>(at / integers_each);
+    stands_for.push_back(first.try_emplace({mine.begin(), mine.end()}, rank).first->second);
+  }
+  return stands_for;
+}
+
+// For each rank, where the one that stands for it comes among those that stand for any.
+inline std::vector<int> places_among_firsts(std::span<const int> stands_for) {
+  std::vector<int> place(stands_for.size());
+  int next = 0;
+  for (std::size_t r = 0; r < stands_for.size(); ++r) {
+    const auto first = static_cast<std::size_t>(stands_for[r]);
+    place[r] = first == r ? next++ : place[first];
+  }
+  return place;
+}
+
+} // namespace plateau::inline v0::dry

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs a function on the ranks of a dry run, and keeps what they did.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/dry_run/communicator.hpp>
+#include <plateau/dry_run/options.hpp>
+#include <plateau/dry_run/recorder.hpp>
+#include <plateau/error.hpp>
+#include <plateau/run_ranks.hpp>
+
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace plateau::inline v0 {
+
+// What ranks of a dry run left behind.
+struct dry_ranks {
+  std::vector<std::shared_ptr<dry::recorder>> recorders; // by rank
+  std::vector<int> stands_for;                           // by rank: who did its work; itself, if not folded
+  std::vector<std::optional<failure>> left_with;         // by rank: nothing if it returned
+  std::optional<failure> cause;                          // of the group's failure, if it failed
+
+  // The sentences of the order check, of all ranks that did their own work.
+  std::vector<std::string> findings() const {
+    std::vector<std::string> all;
+    for (std::size_t r = 0; r < recorders.size(); ++r)
+      if (stands_for[r] == static_cast<int>(r))
+        for (const dry::finding& f : recorders[r]->findings()) all.push_back(recorders[r]->text_of(f));
+    return all;
+  }
+};
+
+// Runs f(comm) on `ranks` threads, each with its dry_communicator&; f makes its backend from it:
+// `dry_run<host_backend> backend(comm)`. Returns when all have ended, however they ended.
+template <class F>
+dry_ranks run_dry(int ranks, F&& f, const dry_options& options = {}, thread_options threads = {}) {
+  std::vector<dry_communicator> group = dry_communicator::make_group(ranks, options, threads);
+  dry_ranks result;
+  for (const dry_communicator& comm : group) result.recorders.push_back(comm.recorder());
+  result.cause = detail::run_group(group, f, result.left_with);
+  result.stands_for = group.front().stands_for();
+  if (result.stands_for.empty()) {
+    result.stands_for.resize(group.size());
+    std::iota(result.stands_for.begin(), result.stands_for.end(), 0);
+  }
+  return result;
+}
+
+} // namespace plateau::inline v0
