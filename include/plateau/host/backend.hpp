@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The host backend: streams are worker threads, device and pinned memory are both RAM but metered apart, so
-// that peaks read as they would on a GPU. The matrix product and the way a kernel runs are parameters:
-// `host_backend` has the built-in product and picks the widest vectors of this CPU at run time; plateau/blas
-// has one with a BLAS.
+// that peaks read as they would on a GPU. The matrix product, the way a kernel runs and what streams and
+// memory are made of are parameters: `host_backend` has the built-in product and picks the widest vectors of
+// this CPU at run time; plateau/blas has one with a BLAS, plateau/testing some whose streams hunt races.
 #pragma once
 
 #include <plateau/access.hpp>
@@ -20,6 +20,7 @@
 #include <plateau/host/group_by_key.hpp>
 #include <plateau/host/stream.hpp>
 #include <plateau/kernel.hpp>
+#include <plateau/kernel_name.hpp>
 #include <plateau/resource.hpp>
 #include <plateau/scalar.hpp>
 #include <plateau/scratch.hpp>
@@ -48,28 +49,51 @@ struct cpu_runner {
     run_rows(level, index_t{0}, grid.n, kernel, args...);
   }
 };
-} // namespace host
 
-template <class Gemm, class Runner = host::cpu_runner> class basic_host_backend;
-
-// Its kernels run where the host's memory is.
-template <class Gemm, class Runner>
-inline constexpr bool accessible_from<basic_host_backend<Gemm, Runner>, host_space> = true;
-
-// One per rank, used by that rank's host thread. `Gemm` as block_gemm, `Runner` as host::cpu_runner.
-template <class Gemm, class Runner> class basic_host_backend {
- public:
+// What a backend's streams and memory are made of: threads and RAM.
+struct machine {
   using stream = host::stream;
   using event = host::event;
-  using device_memory = metered<ram_resource<device_space>>;
-  using host_memory = metered<ram_resource<host_space>>;
+  template <class Space> using memory = ram_resource<Space>;
+
+  template <class Space> memory<Space> make_memory() const { return {}; }
+  stream make_stream(const char* name) const { return stream(name); }
+};
+
+// What an operation is to a stream that looks at it before it runs: see basic_host_backend::issue.
+struct operation_name {
+  const char* text;
+  bool repeatable = true; // with the same memory before it leaves the same memory
+};
+struct scratch_argument {
+  scratch_view v;
+};
+} // namespace host
+
+template <class Gemm, class Runner = host::cpu_runner, class Machine = host::machine>
+class basic_host_backend;
+
+// Its kernels run where the host's memory is.
+template <class Gemm, class Runner, class Machine>
+inline constexpr bool accessible_from<basic_host_backend<Gemm, Runner, Machine>, host_space> = true;
+
+// One per rank, used by that rank's host thread. `Gemm` as block_gemm, `Runner` as host::cpu_runner,
+// `Machine` as host::machine.
+template <class Gemm, class Runner, class Machine> class basic_host_backend {
+ public:
+  using stream = typename Machine::stream;
+  using event = typename Machine::event;
+  using device_memory = metered<typename Machine::template memory<device_space>>;
+  using host_memory = metered<typename Machine::template memory<host_space>>;
 
   static constexpr bool row_invariant = Gemm::row_invariant;
   static constexpr const char* name = Gemm::name;
 
   // `owner` names the rank in errors ("rank 2"); it must outlive the backend.
-  explicit basic_host_backend(const char* owner = "", Runner runner = {})
-      : owner_(owner), device_(owner), pinned_(owner), runner_(runner) {}
+  explicit basic_host_backend(const char* owner = "", Runner runner = {}, Machine machine = {})
+      : owner_(owner), machine_(std::move(machine)),
+        device_(owner, machine_.template make_memory<device_space>()),
+        pinned_(owner, machine_.template make_memory<host_space>()), runner_(runner) {}
   basic_host_backend(const basic_host_backend&) = delete;
   basic_host_backend& operator=(const basic_host_backend&) = delete;
 
@@ -77,9 +101,10 @@ template <class Gemm, class Runner> class basic_host_backend {
   host_memory& pinned() { return pinned_; }
   const plateau::counters& counters() const { return counters_; }
   const Runner& runner() const { return runner_; }
+  const Machine& machine() const { return machine_; }
 
   // Throws backend_error when the machine has no thread for it.
-  stream make_stream(const char* stream_name) { return stream(stream_name); }
+  stream make_stream(const char* stream_name) { return machine_.make_stream(stream_name); }
   event record(stream& s) { return s.record(); }
   void wait(stream& s, const event& e) { s.wait(e); }
   void wait(const event& e) { e.wait(); }
@@ -95,7 +120,8 @@ template <class Gemm, class Runner> class basic_host_backend {
     if (from.v.n != to.v.n) unequal("copy", std::to_string(from.v.n), std::to_string(to.v.n), s);
     if (to.v.n == 0) return;
     counters_.copied_bytes += to.v.bytes();
-    s.stream.push([from = from.v, to = to.v] { std::memcpy(to.p, from.p, to.bytes()); }, s.place());
+    issue(
+        s, {"copy"}, [from = from.v, to = to.v] { std::memcpy(to.p, from.p, to.bytes()); }, from, to);
   }
   template <class T, class S, class U, class R>
   void copy(on<stream> s, arg<tile<const T, S>, access_mode::read> from,
@@ -106,12 +132,13 @@ template <class Gemm, class Runner> class basic_host_backend {
       unequal("copy", detail::extents(from.v), detail::extents(to.v), s);
     if (to.v.rows == 0 || to.v.cols == 0) return;
     counters_.copied_bytes += to.v.bytes();
-    s.stream.push(
+    issue(
+        s, {"copy"},
         [from = from.v, to = to.v] {
           const std::size_t row_bytes = static_cast<std::size_t>(to.cols) * sizeof(T);
           for (index_t r = 0; r < to.rows; ++r) std::memcpy(to.row(r), from.row(r), row_bytes);
         },
-        s.place());
+        from, to);
   }
 
   // Runs `kernel` over the grid; arguments are tagged views or plain values. Throws config_error for a grid
@@ -122,7 +149,9 @@ template <class Gemm, class Runner> class basic_host_backend {
     check_grid(grid, s.place(), owner_);
     if (grid.n == 0) return;
     ++counters_.launches;
-    s.stream.push([this, grid, kernel, ... a = unwrap(args)] { runner_(grid, kernel, a...); }, s.place());
+    issue(
+        s, {kernel_name<Kernel>()},
+        [this, grid, kernel, ... a = unwrap(args)] { runner_(grid, kernel, a...); }, args...);
   }
 
   // C = alpha op(A) op(B) + beta C; for batches, one product for each tile of the three.
@@ -137,13 +166,13 @@ template <class Gemm, class Runner> class basic_host_backend {
     check_accessible<basic_host_backend, S>();
     const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c, s.place(), owner_);
     if (shape.m == 0 || shape.n == 0) return;
-    check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch,
-                  s.place(), owner_);
+    const std::size_t needed = gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k);
+    check_scratch("gemm", needed, scratch, s.place(), owner_);
     count(shape, 1);
     const auto product = [level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
       multiply(level, shape, alpha, a, b, beta, c, scratch);
     };
-    s.stream.push(product, s.place());
+    issue(s, {"gemm"}, product, a, b, c, used(scratch, needed));
   }
   template <class A, class B, class C, class S, access_mode Mode>
   void gemm(on<stream> s, transpose op_a, transpose op_b, float alpha,
@@ -156,15 +185,13 @@ template <class Gemm, class Runner> class basic_host_backend {
       unequal("gemm of batches", std::to_string(a.v.count) + " and " + std::to_string(b.v.count),
               std::to_string(c.v.count), s);
     if (shape.m == 0 || shape.n == 0 || c.v.count == 0) return;
-    check_scratch("gemm", gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k), scratch,
-                  s.place(), owner_);
+    const std::size_t needed = gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k);
+    check_scratch("gemm", needed, scratch, s.place(), owner_);
     count(shape, c.v.count);
-    s.stream.push(
-        [level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
-          for (index_t i = 0; i < c.count; ++i)
-            multiply(level, shape, alpha, a[i], b[i], beta, c[i], scratch);
-        },
-        s.place());
+    const auto products = [level = level(), shape, alpha, a = a.v, b = b.v, beta, c = c.v, scratch] {
+      for (index_t i = 0; i < c.count; ++i) multiply(level, shape, alpha, a[i], b[i], beta, c[i], scratch);
+    };
+    issue(s, {"gemm"}, products, a, b, c, used(scratch, needed));
   }
   // One product for each group; the scratch is that of the largest. Groups of no rows cost nothing. Nothing
   // is issued unless all fit.
@@ -198,13 +225,14 @@ template <class Gemm, class Runner> class basic_host_backend {
     if (ids.v.n - 1 > std::numeric_limits<Order>::max())
       throw config_error(error_prefix(owner_) + "group_by_key: " + std::to_string(ids.v.n) +
                          " positions do not fit into an order of 32-bit integers" + s.place().text());
-    check_scratch("group_by_key", group_by_key_scratch_bytes(ids.v.n, offsets.v.n - 1), scratch, s.place(),
-                  owner_);
-    s.stream.push(
+    const std::size_t needed = group_by_key_scratch_bytes(ids.v.n, offsets.v.n - 1);
+    check_scratch("group_by_key", needed, scratch, s.place(), owner_);
+    issue(
+        s, {"group_by_key"},
         [ids = ids.v, order = order.v, offsets = offsets.v, scratch] {
           host::group_by_key(ids, order, offsets, reinterpret_cast<std::int64_t*>(scratch.p));
         },
-        s.place());
+        ids, order, offsets, used(scratch, needed));
   }
   // sums (n + 1): the sum of all values before each, and at the end the total.
   static std::size_t exclusive_scan_scratch_bytes(index_t) { return 0; }
@@ -215,14 +243,17 @@ template <class Gemm, class Runner> class basic_host_backend {
     if (sums.v.n != values.v.n + 1)
       unequal("exclusive_scan (sums needs one more)", std::to_string(values.v.n), std::to_string(sums.v.n),
               s);
-    s.stream.push([values = values.v, sums = sums.v] { host::exclusive_scan(values, sums); }, s.place());
+    issue(
+        s, {"exclusive_scan"}, [values = values.v, sums = sums.v] { host::exclusive_scan(values, sums); },
+        values, sums);
   }
 
   // Host code that touches pinned memory, in stream order; views are of host memory, as they would have to be
   // where device memory is another.
   template <class F, class... Args> void host_task(on<stream> s, F f, Args... args) {
     check_host_task<F, Args...>();
-    s.stream.push([f = std::move(f), ... a = unwrap(args)]() mutable { f(a...); }, s.place());
+    issue(
+        s, {"host task", false}, [f = std::move(f), ... a = unwrap(args)]() mutable { f(a...); }, args...);
   }
   // The only way a device value reaches the host: waits for the event and copies from pinned memory, also
   // when there is nothing to copy, which is no round trip. `label` names the value; a data-free backend
@@ -240,6 +271,18 @@ template <class Gemm, class Runner> class basic_host_backend {
   }
 
  private:
+  // Appends the operation `f` to the stream. A stream that looks at operations before they run is told this
+  // one's name and arguments.
+  template <class F, class... Args>
+  static void issue(on<stream> s, host::operation_name what, F f, const Args&... args) {
+    if constexpr (requires { stream::looks_at_operations; })
+      s.stream.issue(what, std::move(f), s.place(), args...);
+    else
+      s.stream.push(std::move(f), s.place());
+  }
+  static host::scratch_argument used(scratch_view scratch, std::size_t needed) {
+    return {{scratch.p, static_cast<index_t>(needed)}};
+  }
   cpu_level level() const {
     if constexpr (requires { runner_.level; })
       return runner_.level;
@@ -264,6 +307,7 @@ template <class Gemm, class Runner> class basic_host_backend {
   }
 
   const char* owner_;
+  Machine machine_;
   device_memory device_;
   host_memory pinned_;
   Runner runner_;
