@@ -28,6 +28,7 @@ template <class Backend, class T> class attention {
  public:
   attention(Backend& backend, const model_config& c)
       : backend_(&backend), heads_{0, c.heads, c.kv_heads, c.head_size()}, theta_(c.rope_theta),
+        tile_(c.attention),
         score_scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_size())))) {}
 
   // From flat_query, flat_key, flat_value (before rotation) to `attended`; keeps query, key, value, maximum
@@ -43,14 +44,14 @@ template <class Backend, class T> class attention {
     be.launch(s, pl::elements{maximum.n}, pl::fill<float>{pl::lowest<float>()}, pl::out(maximum));
     be.launch(s, pl::elements{sum.n}, pl::fill<float>{0}, pl::out(sum));
     const auto query = z.queries(buf.query), key = z.keys(buf.key), value = z.keys(buf.value);
-    for (index_t q0 = 0; q0 < context; q0 += attention_query_tile) {
-      const index_t positions = std::min(attention_query_tile, context - q0), rows = positions * z.group;
+    for (index_t q0 = 0; q0 < context; q0 += tile_.queries) {
+      const index_t positions = std::min(tile_.queries, context - q0), rows = positions * z.group;
       const auto query_tile = query.row_block(q0 * z.group, rows);
       const auto accumulator = z.tiles(buf.accumulator, rows, d);
       be.launch(s, pl::elements{z.batches * rows * d}, pl::fill<float>{0},
                 pl::out(buf.accumulator.sub(0, z.batches * rows * d)));
-      for (index_t k0 = 0; k0 < q0 + positions; k0 += attention_key_tile) {
-        const index_t keys = std::min(attention_key_tile, context - k0);
+      for (index_t k0 = 0; k0 < q0 + positions; k0 += tile_.keys) {
+        const index_t keys = std::min(tile_.keys, context - k0);
         const auto scores = z.tiles(buf.scores, rows, keys);
         const auto probabilities = z.tiles(buf.probabilities, rows, keys);
         be.gemm(s, pl::transpose::no, pl::transpose::yes, 1.0F, pl::in(query_tile),
@@ -88,12 +89,12 @@ template <class Backend, class T> class attention {
     const auto key = z.keys(buf.key), value = z.keys(buf.value);
     const auto dquery = z.queries(buf.dquery);
     const auto dkey = z.keys(buf.dkey), dvalue = z.keys(buf.dvalue);
-    for (index_t q0 = 0; q0 < context; q0 += attention_query_tile) {
-      const index_t positions = std::min(attention_query_tile, context - q0), rows = positions * z.group;
+    for (index_t q0 = 0; q0 < context; q0 += tile_.queries) {
+      const index_t positions = std::min(tile_.queries, context - q0), rows = positions * z.group;
       const auto query_tile = query.row_block(q0 * z.group, rows),
                  doutput_tile = doutput.row_block(q0 * z.group, rows);
-      for (index_t k0 = 0; k0 < q0 + positions; k0 += attention_key_tile) {
-        const index_t keys = std::min(attention_key_tile, context - k0);
+      for (index_t k0 = 0; k0 < q0 + positions; k0 += tile_.keys) {
+        const index_t keys = std::min(tile_.keys, context - k0);
         const auto scores = z.tiles(buf.scores, rows, keys),
                    dprobabilities = z.tiles(buf.dprobabilities, rows, keys);
         const auto probabilities = z.tiles(buf.probabilities, rows, keys),
@@ -161,6 +162,7 @@ template <class Backend, class T> class attention {
   Backend* backend_;
   head_layout heads_;
   double theta_;
+  attention_tile_size tile_;
   float score_scale_;
 };
 

@@ -20,8 +20,8 @@ namespace moe {
 
 namespace pl = plateau;
 
-// Positions of queries and of keys in one tile of attention, and tokens in one chunk of the router.
-inline constexpr index_t attention_query_tile = 64, attention_key_tile = 128, router_chunk = 2048;
+// Tokens in one chunk of the router.
+inline constexpr index_t router_chunk = 2048;
 
 // Gives null views and adds up what is asked: the source of a promise.
 class counting_source {
@@ -89,8 +89,8 @@ template <class Backend, class T> struct layer_buffers {
   layer_buffers(Source& from, const model_config& c, const batch_limits& b, layer_pass pass) {
     const index_t n = b.tokens(), h = c.hidden, d = c.head_size();
     const index_t queries = c.heads * d, keys = c.kv_heads * d, group = c.heads / c.kv_heads;
-    const index_t tile_rows = b.sequences * c.kv_heads * std::min(attention_query_tile, b.context) * group;
-    const index_t tile = tile_rows * std::min(attention_key_tile, b.context);
+    const index_t tile_rows = b.sequences * c.kv_heads * std::min(c.attention.queries, b.context) * group;
+    const index_t tile = tile_rows * std::min(c.attention.keys, b.context);
     const index_t chunk = std::min(n, router_chunk);
     normed = from.template device<T>("normalised input", n * h);
     residual = from.template device<T>("after attention", n * h);
@@ -136,8 +136,8 @@ template <class Backend, class T> struct layer_buffers {
     using pl::transpose;
     const index_t n = b.tokens(), h = c.hidden, d = c.head_size();
     const index_t queries = c.heads * d, keys = c.kv_heads * d;
-    const index_t tile_rows = std::min(attention_query_tile, b.context) * (c.heads / c.kv_heads);
-    const index_t tile_keys = std::min(attention_key_tile, b.context), chunk = std::min(n, router_chunk);
+    const index_t tile_rows = std::min(c.attention.queries, b.context) * (c.heads / c.kv_heads);
+    const index_t tile_keys = std::min(c.attention.keys, b.context), chunk = std::min(n, router_chunk);
     scratch_need<Backend> need;
     need.template linear<T>(n, h, queries).template linear<T>(n, h, keys).template linear<T>(n, queries, h);
     need.template linear<T>(chunk, h, c.experts);

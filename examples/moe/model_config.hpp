@@ -15,6 +15,13 @@ using plateau::index_t;
 
 inline constexpr index_t top_k_limit = 16; // experts of a token that the router's kernel keeps
 
+// Positions of queries and of keys in one tile of attention: large ones keep a GPU busy, small ones fit into
+// a CPU's cache. The keys' number is part of the grouping of sums, so of a result's bits.
+struct attention_tile_size {
+  index_t queries = 64;
+  index_t keys = 128;
+};
+
 struct model_config {
   index_t layers = 2;
   index_t hidden = 128;
@@ -28,6 +35,7 @@ struct model_config {
   double rope_theta = 1e4;
   bool tied = false;        // the output projection is the embedding
   float balance_weight = 0; // of the load-balancing loss
+  attention_tile_size attention{};
 
   index_t head_size() const { return hidden / heads; }
 };
@@ -61,6 +69,9 @@ inline void check(const model_config& c, const rank_grid& g) {
   require(c.hidden % c.heads == 0 && c.head_size() % 2 == 0, text(c.heads) +
                                                                  " heads do not divide a hidden size of " +
                                                                  text(c.hidden) + " into even head sizes");
+  require(c.attention.queries > 0 && c.attention.keys > 0, "an attention tile of " +
+                                                               text(c.attention.queries) + " x " +
+                                                               text(c.attention.keys) + " positions");
   require(c.heads % c.kv_heads == 0,
           text(c.kv_heads) + " key-value heads do not divide " + text(c.heads) + " heads");
   require(c.top_k >= 1 && c.top_k <= c.experts && c.top_k <= top_k_limit,

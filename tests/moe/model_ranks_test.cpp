@@ -233,10 +233,10 @@ TEST_CASE("operations of a step: nothing but attention's scores runs forward mor
     const auto c = model_case::make<float>(config, 12, sequences, context);
     const index_t h = config.hidden, keys = config.kv_hidden(), d = config.head_dim();
     index_t tile = 0; // one product of queries and keys, all tiles
-    for (index_t q = 0; q < context; q += moe::attention_query_tile) {
-      const index_t positions = std::min(moe::attention_query_tile, context - q);
-      for (index_t k = 0; k < q + positions; k += moe::attention_key_tile)
-        tile += 2 * sequences * config.heads * positions * std::min(moe::attention_key_tile, context - k) * d;
+    for (index_t q = 0; q < context; q += moe::attention_tile_size{}.queries) {
+      const index_t positions = std::min(moe::attention_tile_size{}.queries, context - q);
+      for (index_t k = 0; k < q + positions; k += moe::attention_tile_size{}.keys)
+        tile += 2 * sequences * config.heads * positions * std::min(moe::attention_tile_size{}.keys, context - k) * d;
     }
     const index_t dense = config.layers * (2 * n * h * (2 * h + 2 * keys + config.experts) +
                                            2 * n * config.top_k * 3 * h * config.intermediate);
