@@ -35,16 +35,16 @@ std::optional<failure> run_group(std::vector<Communicator>& group, F& f,
       threads.emplace_back([&comm = group[r], &left_with = outcome[r], &f] {
         try {
           f(comm);
-          comm.leave();
         } catch (...) {
           left_with = failure::current();
           comm.abort(*left_with);
         }
+        comm.leave();
       });
     } catch (const std::system_error& e) {
       group[r].abort(
           {failure::kind::backend, std::string("no thread for this rank: ") + e.what(), -1, "run_ranks"});
-      break;
+      for (; r < group.size(); ++r) group[r].leave(); // nobody comes for these
     }
   }
   for (std::thread& t : threads) t.join();

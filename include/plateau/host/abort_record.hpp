@@ -55,6 +55,8 @@ class abort_record {
   std::mutex& mutex() { return mutex_; }
   bool aborted() const { return cause_.has_value(); }
   const std::optional<failure>& cause() const { return cause_; }
+  // Whether the rank that has failed may still say better why.
+  bool provisional() const { return provisional_; }
 
   // Records `why` unless there is a cause already, and wakes everyone. A stream reports what it saw as
   // provisional: it may only know that an exception passed through, not which. The host thread of the same
@@ -109,6 +111,19 @@ class abort_record {
   // Some rank completed an operation: all deadlines start again.
   void progress() { progressed_ = clock::now(); }
 
+  bool has_left(int rank) const { return left_[static_cast<std::size_t>(rank)]; }
+
+  // What is said of a wait, and of one for a rank that has left.
+  static std::string waits_in(const wait_site& s) {
+    return "waits in '" + std::string(s.operation) + "' (operation " + std::to_string(s.sequence) + ")";
+  }
+  static failure left_alone(int rank, const wait_site& s) {
+    return {failure::kind::collective,
+            "rank " + std::to_string(rank) + " has left: it ended while rank " + std::to_string(s.rank) +
+                " " + waits_in(s) + " for it",
+            rank, s.operation, s.sequence};
+  }
+
   // Returns when ready(); throws the group's failure instead, which may be that of this wait.
   template <class Ready>
   void await(lock_type& lock, std::condition_variable& wake, wait_site& site, Ready ready) {
@@ -118,8 +133,8 @@ class abort_record {
     const listed here{*this, site};
     const auto begun = clock::now();
     for (;;) {
-      for (std::size_t r = 0; r < left_.size(); ++r)
-        if (left_[r] && site.awaits(static_cast<int>(r))) fail(lock, site.rank, has_left(r, site));
+      for (int r = 0; r < static_cast<int>(left_.size()); ++r)
+        if (has_left(r) && site.awaits(r)) fail(lock, site.rank, left_alone(r, site));
       wake.wait_until(lock, std::max(begun, progressed_) + deadline_);
       if (aborted()) surface(lock, site);
       if (ready()) return;
@@ -157,15 +172,6 @@ class abort_record {
       if (first < 0) first = r;
     }
     return first;
-  }
-  static std::string waits_in(const wait_site& s) {
-    return "waits in '" + std::string(s.operation) + "' (operation " + std::to_string(s.sequence) + ")";
-  }
-  static failure has_left(std::size_t rank, const wait_site& s) {
-    return {failure::kind::collective,
-            "rank " + std::to_string(rank) + " has left: it ended while rank " + std::to_string(s.rank) +
-                " " + waits_in(s) + " for it",
-            static_cast<int>(rank), s.operation, s.sequence};
   }
   // Follows who waits for whom to a rank that does not wait, or round a circle.
   failure expired(const wait_site& site) const {

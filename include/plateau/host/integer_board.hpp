@@ -60,7 +60,7 @@ class integer_board {
     for (const auto& values : slots) to = std::copy(values.begin(), values.end(), to);
   }
 
- private:
+  // Fails the group when not all have given as many.
   static void check_lengths(abort_record& record, abort_record::lock_type& lock, std::span<const int> origin,
                             int rank, const std::vector<std::vector<std::int64_t>>& slots, const char* what,
                             std::uint64_t sequence) {
@@ -75,6 +75,7 @@ class integer_board {
                 {failure::kind::collective, text, origin[static_cast<std::size_t>(odd)], what, sequence});
   }
 
+ private:
   std::array<std::vector<std::vector<std::int64_t>>, 2> slots_;
   std::vector<std::uint64_t> here_; // number of the last round in which the rank has arrived
   std::size_t arrived_ = 0;

@@ -12,8 +12,11 @@
 #include <plateau/host/exchange_call.hpp>
 #include <plateau/host/integer_board.hpp>
 #include <plateau/host/issue_log.hpp>
+#include <plateau/host/stream.hpp>
 
+#include <chrono>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,8 +24,23 @@
 
 namespace plateau::inline v0::host {
 
+struct thread_options {
+  // A wait fails when for this long no rank of the group has completed an operation.
+  std::chrono::milliseconds deadline{60'000};
+};
+
 class thread_world {
  public:
+  using options = thread_options;
+  using stream = host::stream;
+
+  // That of a group of its own.
+  static std::shared_ptr<thread_world> make(int ranks, options o) {
+    std::vector<int> origin(static_cast<std::size_t>(ranks));
+    std::iota(origin.begin(), origin.end(), 0);
+    return std::make_shared<thread_world>(std::make_shared<abort_record>(ranks, o.deadline),
+                                          std::move(origin));
+  }
   // origin[r]: rank r in the outermost communicator, whose record all that are split off share.
   thread_world(std::shared_ptr<abort_record> record, std::vector<int> origin)
       : record_(std::move(record)), origin_(std::move(origin)), seats_(origin_.size()), board_(size()) {}
@@ -91,6 +109,26 @@ class thread_world {
   void give_up(int rank, const char* what, std::uint64_t sequence, const failure& why) {
     const abort_record::lock_type lock(record_->mutex());
     record_->abort({failure::kind::collective, why.text, origin(rank), what, sequence}, true);
+  }
+
+  // The sender is named as the failed rank: a receive cannot be wrong by itself.
+  [[noreturn]] void mismatch(abort_record::lock_type& lock, int finder, const exchange_call& call, int from,
+                             std::size_t sent, int to, std::size_t expected, std::size_t which) {
+    fail(lock, finder, from, call.what, call.sequence,
+         "send " + std::to_string(which) + " of rank " + std::to_string(origin(from)) + " to rank " +
+             std::to_string(origin(to)) + " has " + std::to_string(sent) + " bytes, but rank " +
+             std::to_string(origin(to)) + " expects " + std::to_string(expected));
+  }
+
+  // The rank's host thread has failed, or takes part in nothing more.
+  void abort(int rank, failure why) {
+    const abort_record::lock_type lock(record_->mutex());
+    record_->abort(std::move(why));
+    record_->confirm(origin(rank));
+  }
+  void leave(int rank) {
+    const abort_record::lock_type lock(record_->mutex());
+    record_->leave(origin(rank));
   }
 
   // The world of the ranks that gave one color in the split with this number; the first one makes it.
@@ -198,15 +236,15 @@ class thread_world {
     exchange_call& theirs = *other.now;
     ++theirs.readers;
     lock.unlock();
-    const bool stream = bytes >= streaming_copy_bytes;
+    const bool large = bytes >= streaming_copy_bytes;
     for (posted_receive& r : call.receives) {
       if (r.peer != peer) continue;
-      if (stream && r.bytes >= smallest_streamed_bytes)
+      if (large && r.bytes >= smallest_streamed_bytes)
         stream_bytes(r.p, r.from, r.bytes);
       else
         copy_bytes(r.p, r.from, r.bytes);
     }
-    if (stream) finish_streaming();
+    if (large) finish_streaming();
     lock.lock();
     for (posted_receive& r : call.receives)
       if (r.peer == peer) r.copied = true;
@@ -222,14 +260,6 @@ class thread_world {
     std::size_t before = 0;
     for (const posted_send* q = call.sends.data(); q != &s; ++q) before += q->peer == s.peer ? 1 : 0;
     mismatch(lock, finder, call, call.rank, s.bytes, s.peer, 0, before);
-  }
-  // The sender is named as the failed rank: a receive cannot be wrong by itself.
-  [[noreturn]] void mismatch(abort_record::lock_type& lock, int finder, const exchange_call& call, int from,
-                             std::size_t sent, int to, std::size_t expected, std::size_t which) {
-    fail(lock, finder, from, call.what, call.sequence,
-         "send " + std::to_string(which) + " of rank " + std::to_string(origin(from)) + " to rank " +
-             std::to_string(origin(to)) + " has " + std::to_string(sent) + " bytes, but rank " +
-             std::to_string(origin(to)) + " expects " + std::to_string(expected));
   }
   [[noreturn]] void fail(abort_record::lock_type& lock, int finder, int failed, const char* what,
                          std::uint64_t sequence, std::string text) {
