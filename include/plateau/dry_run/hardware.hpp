@@ -6,7 +6,10 @@
 #pragma once
 
 #include <plateau/config.hpp>
+#include <plateau/error.hpp>
 
+#include <cmath>
+#include <sstream>
 #include <string>
 
 namespace plateau::inline v0 {
@@ -41,5 +44,49 @@ struct hardware {
   double network_bytes_per_second = 0;   // to ranks of other nodes
   double network_seconds = 0;
 };
+
+namespace detail {
+[[noreturn]] inline void impossible_figure(const hardware& h, const char* field, double value,
+                                           const char* expected) {
+  std::ostringstream text;
+  text << "plateau: hardware '" << h.name << "': " << field << " is " << value << ", expected " << expected;
+  throw config_error(text.str());
+}
+} // namespace detail
+
+// Throws config_error for the first figure that no machine can have, with its name and value.
+inline void check(const hardware& h) {
+  struct figure {
+    const char* field;
+    double hardware::*value;
+  };
+  constexpr figure rates[] = {
+      {"fp32_flops", &hardware::fp32_flops},
+      {"half_flops", &hardware::half_flops},
+      {"device_memory_bytes_per_second", &hardware::device_memory_bytes_per_second},
+      {"cache_bytes_per_second", &hardware::cache_bytes_per_second},
+      {"host_to_device_bytes_per_second", &hardware::host_to_device_bytes_per_second},
+      {"device_to_host_bytes_per_second", &hardware::device_to_host_bytes_per_second},
+      {"host_link_bytes_per_second", &hardware::host_link_bytes_per_second},
+      {"host_memory_bytes_per_second", &hardware::host_memory_bytes_per_second},
+      {"node_link_bytes_per_second", &hardware::node_link_bytes_per_second},
+      {"network_bytes_per_second", &hardware::network_bytes_per_second},
+  };
+  constexpr figure times[] = {
+      {"operation_seconds", &hardware::operation_seconds},
+      {"copy_seconds", &hardware::copy_seconds},
+      {"launch_seconds", &hardware::launch_seconds},
+      {"host_exchange_seconds", &hardware::host_exchange_seconds},
+      {"node_link_seconds", &hardware::node_link_seconds},
+      {"network_seconds", &hardware::network_seconds},
+  };
+  for (const figure& f : rates)
+    if (!(h.*f.value > 0) || !std::isfinite(h.*f.value))
+      detail::impossible_figure(h, f.field, h.*f.value, "a positive, finite rate");
+  for (const figure& f : times)
+    if (!(h.*f.value >= 0) || !std::isfinite(h.*f.value))
+      detail::impossible_figure(h, f.field, h.*f.value, "0 seconds or more, and finite");
+  if (h.ranks_per_node < 1) detail::impossible_figure(h, "ranks_per_node", h.ranks_per_node, "1 or more");
+}
 
 } // namespace plateau::inline v0
