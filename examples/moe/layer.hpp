@@ -25,7 +25,7 @@ namespace moe {
 struct batch_part {
   index_t sequences = 0;
   index_t context = 0;
-  index_t first_token = 0; // counted over the whole batch of the step
+  pl::token_range range; // where its tokens are in the batch of the step
 
   index_t tokens() const { return sequences * context; }
 };
@@ -114,7 +114,7 @@ template <class Backend, class Dispatch, class T> class layer {
             pl::inout(residual), buf.scratch);
     be.launch(s, pl::rows{n}, rms_norm{config_.norm_epsilon}, pl::in(residual), pl::in(w.post_norm),
               pl::out(post_normed));
-    router_.forward(s, buf, post_normed, w.router, number, part.first_token, probability_sum);
+    router_.forward(s, buf, post_normed, w.router, number, part.range, probability_sum);
     dispatch_->group_routes(s, buf.ids.sub(0, n * config_.top_k), index(buf, part), buf.offsets, buf.scratch);
   }
 

@@ -48,9 +48,11 @@ struct fill_tokens {
 struct micro_batch {
   token_sequences sequences; // the rank's own, perhaps none
   index_t context = 0;
-  index_t first_token = 0;  // of the rank's own, counted over the whole batch of the step
-  index_t group_tokens = 0; // of all ranks in this micro-batch
-  index_t step_tokens = 0;  // of all ranks and micro-batches in this step: what the loss is divided by
+  index_t first_token = 0;   // of the rank's own, counted over the whole batch of the step
+  index_t first_of_rank = 0; // the same, counted over the rank's own tokens of the step
+  std::int64_t step = 0;     // from 0, or plateau::evaluation_step
+  index_t group_tokens = 0;  // of all ranks in this micro-batch
+  index_t step_tokens = 0;   // of all ranks and micro-batches in this step: what the loss is divided by
 };
 
 // `Peaks` names the class that deals with each of the four peaks (unflattened.hpp).
@@ -155,7 +157,11 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
 
   // Tokens to the device.
   batch_part begin(stream& s, micro_batch& batch) {
-    const batch_part part{static_cast<index_t>(batch.sequences.size()), batch.context, batch.first_token};
+    const auto sequences = static_cast<index_t>(batch.sequences.size());
+    const batch_part part{
+        sequences,
+        batch.context,
+        {batch.step, world_->rank(), batch.first_token, batch.first_of_rank, sequences * batch.context}};
     bool whole = part.context <= limits_.context;
     for (const auto& sequence : batch.sequences)
       whole = whole && static_cast<index_t>(sequence.size()) == batch.context + 1;

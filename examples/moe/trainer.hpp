@@ -4,12 +4,15 @@
 // step is the same whatever the number of ranks, but for the order of floating-point sums.
 #pragma once
 
+#include "batch_dealing.hpp"
 #include "expert_watch.hpp"
 #include "model.hpp"
 #include "token_sampler.hpp"
 #include "unflattened.hpp"
 
 #include <plateau/digest.hpp>
+#include <plateau/dry_run/scenario.hpp>
+#include <plateau/dry_run/scenario_shares.hpp>
 #include <plateau/vote.hpp>
 
 #include <algorithm>
@@ -27,6 +30,7 @@ struct training_settings {
   index_t context = 128;
   index_t batch = 16;     // sequences of a step, over all ranks and micro-batches
   index_t accumulate = 1; // micro-batches of a step
+  pl::share_form shares;  // how the sequences of a micro-batch are dealt over the ranks
   std::int64_t steps = 100, warmup = 10;
   double learning_rate = 3e-3; // the highest
   double final_share = 0.1;    // of it, at the last step
@@ -40,9 +44,15 @@ struct training_settings {
     return low + 0.5 * (learning_rate - low) * (1 + std::cos(std::numbers::pi * std::min(1.0, along)));
   }
   // Sequences of one rank in one micro-batch, at most.
-  batch_limits limits(int ranks) const {
-    const index_t micro = (batch + accumulate - 1) / accumulate;
-    return {(micro + ranks - 1) / ranks, context};
+  batch_limits limits(int ranks) const { return {dealing().largest(ranks), context}; }
+  batch_dealing dealing() const { return {batch, accumulate, shares}; }
+  // The rank's own sequences of a micro-batch, counted over the step.
+  pl::share_range own_sequences_of(index_t micro, int rank, int ranks) const {
+    return dealing().own_of(micro, rank, ranks);
+  }
+  // Tokens of the rank in the micro-batches before `micro`; before `accumulate`, in the whole step.
+  index_t own_tokens_before(index_t micro, int rank, int ranks) const {
+    return dealing().own_before(micro, rank, ranks) * context;
   }
 };
 
@@ -70,6 +80,10 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
         stream_(backend.make_stream("main")) {
     std::optional<pl::failure> mine;
     try {
+      pl::check_shares(settings.shares, g.ranks);
+      if (forced != nullptr)
+        forced->scenario().check_tokens(
+            world.rank(), settings.own_tokens_before(settings.accumulate, world.rank(), g.ranks));
       model_.emplace(backend, world, group_, c, g, settings.limits(g.ranks), forced);
       optimizer_.emplace(backend, world, group_, replicas_, model_->layout(), model_->weights(),
                          settings.adamw);
@@ -112,8 +126,12 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     model_->begin_step(stream_);
     const auto& c = model_->config();
     std::vector<std::int64_t> report(static_cast<std::size_t>(1 + c.layers * c.experts));
+    index_t own_tokens = 0;
     for (index_t micro = 0; micro < settings_.accumulate; ++micro) {
-      model_->forward_backward(stream_, part_of(sampler, step, micro));
+      micro_batch batch = part_of(sampler, step, micro);
+      batch.first_of_rank = own_tokens;
+      own_tokens += static_cast<index_t>(batch.sequences.size()) * batch.context;
+      model_->forward_backward(stream_, std::move(batch));
       add_own_routes(report);
     }
     phase("update");
@@ -134,7 +152,10 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     model_->begin_step(stream_);
     for (index_t first = 0; first < sequences; first += round) {
       const index_t count = std::min(round, sequences - first);
-      micro_batch batch = share_of(first, count, [&](index_t i) { return sampler.held_out(i); });
+      const pl::share_range own = pl::share_of(settings_.shares, world_->rank(), world_->size(), count);
+      micro_batch batch = batch_of({first + own.first, first + own.last}, count,
+                                   [&](index_t i) { return sampler.held_out(i); });
+      batch.step = pl::evaluation_step;
       model_->forward_only(stream_, std::move(batch));
     }
     const double mine = fetch_losses().tokens;
@@ -155,7 +176,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     pl::digest d;
     d.add(pl::scalar_kind_of<T>).add(c.layers).add(c.hidden).add(c.heads).add(c.kv_heads).add(c.experts);
     d.add(c.top_k).add(c.intermediate).add(c.vocabulary).add(bits(c.norm_epsilon)).add(bits(c.rope_theta));
-    d.add(forced == nullptr ? std::string_view{} : std::string_view(forced->scenario().text));
+    d.add(forced == nullptr ? std::string_view{} : std::string_view(forced->text()));
+    d.add(pl::share_code(s.shares));
     d.add(c.tied).add(bits(c.balance_weight)).add(g.ranks).add(g.expert_parallel);
     d.add(s.context).add(s.batch).add(s.accumulate).add(s.steps).add(s.warmup).add(bits(s.learning_rate));
     d.add(bits(s.final_share)).add(bits(s.adamw.beta1)).add(bits(s.adamw.beta2)).add(bits(s.adamw.epsilon));
@@ -171,22 +193,22 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     return hash;
   }
 
-  // This rank's share of `count` sequences from `first` on, as even as it goes; `sequence(i)` gives one.
-  template <class F> micro_batch share_of(index_t first, index_t count, F sequence) const {
-    const index_t ranks = world_->size(), rank = world_->rank();
-    const index_t begin = first + count * rank / ranks, end = first + count * (rank + 1) / ranks;
+  // A micro-batch of `count` sequences of which this rank has `own`; `sequence(i)` gives one.
+  template <class F> micro_batch batch_of(pl::share_range own, index_t count, F sequence) const {
     micro_batch batch;
-    for (index_t i = begin; i < end; ++i) batch.sequences.push_back(sequence(i));
+    for (index_t i = own.first; i < own.last; ++i) batch.sequences.push_back(sequence(i));
     batch.context = settings_.context;
-    batch.first_token = begin * settings_.context;
+    batch.first_token = own.first * settings_.context;
     batch.group_tokens = count * settings_.context;
     batch.step_tokens = settings_.batch * settings_.context;
     return batch;
   }
   micro_batch part_of(const token_sampler& sampler, std::int64_t step, index_t micro) const {
-    const index_t first = settings_.batch * micro / settings_.accumulate;
-    const index_t last = settings_.batch * (micro + 1) / settings_.accumulate;
-    return share_of(first, last - first, [&](index_t i) { return sampler.sequence(step, i); });
+    micro_batch batch = batch_of(settings_.own_sequences_of(micro, world_->rank(), world_->size()),
+                                 settings_.dealing().all_of(micro).size(),
+                                 [&](index_t i) { return sampler.sequence(step, i); });
+    batch.step = step;
+    return batch;
   }
 
   // The routes of this rank's own tokens, by layer and expert, behind the loss in the report.

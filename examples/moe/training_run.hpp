@@ -56,6 +56,7 @@ inline training_settings settings_of(const options& o) {
   s.context = o.context;
   s.batch = o.batch;
   s.accumulate = o.accumulate;
+  s.shares = o.routing.shares;
   s.steps = o.steps;
   s.warmup = o.warmup_steps();
   s.learning_rate = o.learning_rate;
@@ -156,7 +157,7 @@ template <class Backend, class T> run_result run_training(const training_job& jo
   const rank_grid grid = grid_of(o);
   const token_sampler sampler(*job.text, o.context, o.seed);
   std::optional<forced_routing> forced;
-  if (o.routing.forced()) forced.emplace(o.routing, o.experts, o.top_k);
+  if (o.routing.forced()) forced.emplace(o.routing, o.experts, o.top_k, o.layers, o.ranks);
 
   run_result result;
   result.config = o;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Forced routing: distinct experts for every token, exact shares, and refusals that name the possible range.
+// Forced routing: distinct experts where the scenario has them, exact shares, and refusals of what cannot be.
 
 #include "routing_scenario.hpp"
 #include "scratch_folder.hpp"
@@ -8,6 +8,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <string>
+#include <variant>
 #include <vector>
 
 using namespace moe;
@@ -97,7 +99,84 @@ TEST_CASE("what cannot be is refused with the possible range") {
   CHECK(has(refusal("hot:0.5,2,3"), "got '2,3'"));
   CHECK(has(refusal("zipf:-1"), "from 0 to 16"));
   CHECK(has(refusal("hot:0.5,9"), "at most as many hot experts as --experts (8)"));
-  CHECK(has(refusal("hot:0.9,1"), "from 0 to 0.5 for 1 of 8 experts"));
-  CHECK(has(refusal("hot:0.1,7"), "from 0.5 to 1 for 7 of 8 experts"));
-  CHECK(has(refusal("hot:0.5,8"), "from 1 to 1"));
+  CHECK(refusal("rotating:0.5,9") ==
+        "--routing rotating:0.5,9: expected at most as many hot experts as --experts (8)");
+  CHECK(has(refusal("hot:0.5,8"),
+            "--routing hot:0.5,8: hot.fraction_millionths: 500000; expected 1000000, since "
+            "all 8 experts are hot"));
+  CHECK(has(refusal("rotating:2,2"), "--routing rotating:FRACTION,EXPERTS: expected a number from 0 to 1"));
+  for (const char* text :
+       {"rotating", "rotating:0.5", "counts", "counts:", "ragged:1", "zero-rank", "balanced+",
+        "balanced+hot:0.5,2", "ragged+ragged", "+ragged", "ragged+zero-rank:1"})
+    CHECK(has(refusal(text), "rotating:FRACTION,EXPERTS or counts:FILE, or ragged or zero-rank:RANK"));
+  CHECK(has(refusal("zero-rank:-1"), "--routing zero-rank:RANK: expected a whole number from 0"));
+  CHECK(message_of<input_error>([] { check_shares(parse_routing("--routing", "learned+zero-rank:4"), 4); }) ==
+        "--routing learned+zero-rank:4: zero_rank.rank: 4 does not exist; expected 0 to 3, of 4 ranks");
+}
+
+TEST_CASE("how tokens are dealt stands alone, or behind a '+'") {
+  const auto of = [](const char* text) { return parse_routing("--routing", text); };
+  CHECK(std::holds_alternative<pl::even_shares>(of("hot:0.5,2").shares));
+  CHECK(std::holds_alternative<pl::ragged>(of("ragged").shares));
+  CHECK(std::holds_alternative<pl::balanced>(of("ragged").routes.value()));
+  CHECK(std::holds_alternative<pl::balanced>(of("zero-rank:3").routes.value()));
+  CHECK(std::get<pl::zero_rank>(of("zipf:1+zero-rank:3").shares).rank == 3);
+  CHECK(std::get<pl::zipf>(of("zipf:1+zero-rank:3").routes.value()).exponent == 1);
+  CHECK(std::holds_alternative<pl::ragged>(of("learned+ragged").shares));
+  CHECK_FALSE(of("learned+ragged").forced());
+  CHECK(std::get<pl::rotating>(of("rotating:0.25,3+ragged").routes.value()).fraction_millionths == 250'000);
+  CHECK(of("rotating:0.25,3+ragged").text == "rotating:0.25,3+ragged");
+}
+
+TEST_CASE("where hot experts are too few for a token's routes, they repeat, and the report says so") {
+  const auto sentence = [](const char* text, std::int64_t experts, std::int64_t top_k) {
+    return forced_routing(parse_routing("--routing", text), experts, top_k).repeats_sentence();
+  };
+  CHECK(sentence("hot:0.95,4", 128, 8) ==
+        "hot:0.95,4 with top-k 8 repeats experts within a token: 7.6 of its 8 routes go to 4 experts");
+  CHECK(sentence("hot:0.1,7", 8, 2) ==
+        "hot:0.1,7 with top-k 2 repeats experts within a token: 1.8 of its 2 routes go to 1 expert");
+  for (const char* text : {"balanced", "all-to-one", "zipf:2", "ragged", "hot:0.5,4"})
+    CHECK(sentence(text, 128, 8).empty());
+  const forced_routing routing(parse_routing("--routing", "hot:0.9,1"), 8, 2);
+  std::int64_t hot = 0;
+  for (std::int64_t token = 0; token < 100; ++token)
+    for (std::int64_t slot = 0; slot < 2; ++slot) hot += routing.expert(0, token, slot) == 0;
+  CHECK(hot == 180);
+}
+
+TEST_CASE("counts from a file are forced on the rank that they are of, and must fit the run") {
+  const moe_test::scratch_folder folder;
+  const std::string path = folder.file("a+b.csv");
+  moe_test::write_file(path, "step,layer,rank,expert,rows\n0,0,0,1,3\n0,0,0,0,1\n0,0,1,0,4\n");
+  const routing_scenario read = parse_routing("--routing", "counts:" + path);
+  CHECK(read.file == path);
+  const forced_routing routing(read, 3, 2, 1, 3); // expert 2 and rank 2 get nothing
+  counts rows(3);
+  routing.scenario().counts(0, {0, 1, 2, 0, 2}, rows);
+  CHECK(rows == counts{4, 0, 0});
+  routing.scenario().counts(0, {0, 2, 4, 0, 0}, rows);
+  CHECK(rows == counts{0, 0, 0});
+  CHECK(routing.expert(0, 0, 0) == 0);
+  CHECK(routing.expert(0, 1, 0) == 1);
+  CHECK(routing.repeats_sentence() ==
+        "counts:" + path +
+            " with top-k 2 repeats experts within a token: step 0, layer 0, rank "
+            "0: 3 rows of 2 tokens go to expert 1");
+  routing.check_tokens(0, 2);
+  const std::string flag = "--routing counts:" + path + ": ";
+  CHECK(
+      message_of<input_error>([&] { routing.check_tokens(2, 1); }) ==
+      flag +
+          "recorded_counts.rows: step 0, layer 0, rank 2: the rows sum to 0; expected 2, 1 tokens x top-k 2");
+  const auto misfit = [&](std::int64_t experts, std::int64_t top_k, std::int64_t layers, std::int64_t ranks) {
+    return message_of<input_error>([&] { forced_routing(read, experts, top_k, layers, ranks); });
+  };
+  CHECK(misfit(1, 1, 1, 2) == flag + "recorded_counts.experts: 2; expected 1");
+  CHECK(misfit(2, 1, 1, 1) == flag + "recorded_counts.ranks: 2; expected 1");
+  CHECK(
+      has(misfit(3, 3, 1, 2), "step 0, layer 0, rank 0: the rows sum to 4; expected a multiple of top-k 3"));
+  CHECK(std::holds_alternative<pl::ragged>(parse_routing("--routing", "counts:" + path + "+ragged").shares));
+  CHECK(has(message_of<input_error>([&] { parse_routing("--routing", "counts:" + path + ".no"); }),
+            "a+b.csv.no: cannot be read"));
 }
