@@ -139,7 +139,8 @@ inline void add_flags(CLI::App& app, options& o) {
              [&o](const std::string& text) { o.flatten = parse_flatten("--flatten", text); });
   flags.flag("--routing", "SCENARIO",
              "learned, or forced: balanced, hot:FRACTION,EXPERTS, zipf:S,\nor all-to-one, which is the first "
-             "top-k experts",
+             "top-k experts;\nrotating:FRACTION,EXPERTS; counts:FILE (CSV or JSON);\nbehind a '+', or alone "
+             "with balanced routes: ragged, zero-rank:RANK",
              o.routing.text, [&o](const std::string& text) { o.routing = parse_routing("--routing", text); });
   flags.flag("--memory-limit", "SIZE", "device bytes of a rank, such as 64MiB; over it the run ends", "",
              [&o](const std::string& text) { o.memory_limit_bytes = parse_bytes("--memory-limit", text); });

@@ -4,6 +4,7 @@
 // the flags that do not fit each other.
 #pragma once
 
+#include "batch_dealing.hpp"
 #include "input_error.hpp"
 #include "options.hpp"
 
@@ -26,8 +27,8 @@ namespace detail {
 // double, since the flags allow more than 64 bits hold.
 inline std::pair<double, std::string_view> largest_activation(const options& o) {
   const auto d = [](std::int64_t n) { return static_cast<double>(n); };
-  const std::int64_t micro = (o.batch + o.accumulate - 1) / o.accumulate;
-  const double sequences = d((micro + o.ranks - 1) / o.ranks), tokens = sequences * d(o.context);
+  const double sequences = d(batch_dealing{o.batch, o.accumulate, o.routing.shares}.largest(o.ranks));
+  const double tokens = sequences * d(o.context);
   const double routes = tokens * d(o.top_k) * d(o.expert_ranks()); // where one rank gets all of its group
   const double scores = sequences * d(o.heads) * d(std::min<std::int64_t>(o.context, 128)) *
                         d(std::min<std::int64_t>(o.context, 128));
@@ -41,6 +42,16 @@ inline std::pair<double, std::string_view> largest_activation(const options& o) 
        {scores, "--batch, --context, --heads"}});
 }
 
+// A forced routing must fit the model, the ranks, and what each of these gets of a step.
+inline void check_routing(const options& o) {
+  if (!o.routing.forced()) return;
+  const forced_routing forced(o.routing, o.experts, o.top_k, o.layers, o.ranks);
+  if (o.routing.file.empty()) return;
+  const batch_dealing dealing{o.batch, o.accumulate, o.routing.shares};
+  for (std::int64_t rank = 0; rank < o.ranks; ++rank)
+    forced.check_tokens(rank, dealing.own_before(o.accumulate, rank, o.ranks) * o.context);
+}
+
 // What is written must not be what is read, nor be written twice.
 inline void check_paths(const options& o) {
   if (o.save == "-")
@@ -50,11 +61,12 @@ inline void check_paths(const options& o) {
     std::string path;
     bool written;
   };
-  const std::array<named_path, 5> all{{{"--save", o.save, true},
+  const std::array<named_path, 6> all{{{"--save", o.save, true},
                                        {"--json", o.json == "-" ? std::string{} : o.json, true},
                                        {"--data", o.data, false},
                                        {"--weights", o.weights, false},
-                                       {"--resume", o.resume, false}}};
+                                       {"--resume", o.resume, false},
+                                       {"--routing counts:", o.routing.file, false}}};
   const auto place = [](const std::string& path) {
     std::error_code unresolved;
     const auto resolved =
@@ -86,6 +98,7 @@ inline void check(const options& o) {
   const auto at_most = [&](std::string_view small, std::int64_t a, std::string_view large, std::int64_t b) {
     require(a <= b, fmt::format("{} {}: expected at most {} {}", small, a, large, b));
   };
+  check_shares(o.routing, o.ranks);
   divides("--expert-parallel", o.expert_ranks(), "--ranks", o.ranks);
   divides("--expert-parallel", o.expert_ranks(), "--experts", o.experts);
   divides("--heads", o.heads, "--hidden", o.hidden);
@@ -111,7 +124,7 @@ inline void check(const options& o) {
   require(elements <= 0x1p48,
           fmt::format("{}: make an array of {:.3g} activations on a rank; expected at most {:.3g}", flags,
                       elements, 0x1p48));
-  if (o.routing.forced()) forced_routing{o.routing, o.experts, o.top_k};
+  detail::check_routing(o);
   require(o.gemm == gemm_choice::builtin || has_blas,
           "--gemm blas: this program was built without BLAS; use --gemm builtin");
   require(o.weights.empty() || o.resume.empty(),

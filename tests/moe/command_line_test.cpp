@@ -133,7 +133,7 @@ TEST_CASE("the defaults are possible, and every flag arrives") {
   CHECK(o.data == "d");
   CHECK(o.vocabulary == 50257);
   CHECK(o.weights == "w");
-  CHECK(o.routing.form == routing_scenario::kind::hot);
+  CHECK(std::holds_alternative<plateau::hot>(o.routing.routes.value()));
   CHECK(o.balance_weight == 0.01);
   CHECK(o.memory_limit_bytes == 1572864);
   CHECK(o.json == "-");
@@ -243,7 +243,12 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
       {{"--flatten", "dispatch,"}, "--flatten: expected none, all or a comma list"},
       {{"--flatten", ""}, "--flatten: expected none, all or a comma list"},
       {{"--routing", "cold"}, "--routing: expected learned"},
-      {{"--routing", "hot:0.9,1"}, "--routing hot:0.9,1: the 2 experts of a token are distinct"},
+      {{"--routing", "hot:0.9,9"},
+       "--routing hot:0.9,9: expected at most as many hot experts as --experts (8)"},
+      {{"--ranks", "1", "--routing", "learned+zero-rank:0"},
+       "--routing learned+zero-rank:0: zero_rank.rank: 0 is the only one of 1 ranks"},
+      {{"--routing", "zero-rank:4"},
+       "--routing zero-rank:4: zero_rank.rank: 4 does not exist; expected 0 to 3, of 4 ranks"},
       {{"--weights", "a", "--resume", "b"}, "--weights and --resume: expected one of them"},
       {{"--save", "a", "--json", "a"}, "--save and --json: expected two files"},
       {{"--save", ""}, "--save: expected the name of a file"},
