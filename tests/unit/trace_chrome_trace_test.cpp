@@ -74,6 +74,18 @@ TEST_CASE("the same text in every locale, and an empty trace is one too") {
   CHECK(json_of({}) == "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"title\":\"\"},\"traceEvents\":[\n]}\n");
 }
 
+TEST_CASE("a phase that is announced again goes on; a rank's phases end with the rank") {
+  pl::trace t;
+  t.phases = {{0, "a", 0}, {0, "a", 1}, {0, "b", 2}, {0, "a", 3}, {1, "a", 1}};
+  t.memory = {{0, pl::memory_kind::device, pl::tag::other, 4.0, 1}};
+  const std::string json = json_of(t);
+  CHECK(has(json, R"("pid":1,"tid":199,"name":"a","cat":"phase","ts":0,"dur":2000000})"));
+  CHECK(has(json, R"("pid":1,"tid":199,"name":"b","cat":"phase","ts":2000000,"dur":1000000})"));
+  CHECK(has(json, R"("pid":1,"tid":199,"name":"a","cat":"phase","ts":3000000,"dur":1000000})"));
+  CHECK(has(json, R"("pid":2,"tid":299,"name":"a","cat":"phase","ts":1000000,"dur":0})"));
+  CHECK_FALSE(has(json, R"("name":"a","cat":"phase","ts":1000000,"dur":1000000)"));
+}
+
 TEST_CASE("events that touch still do after rounding") {
   pl::trace t;
   t.streams = {"host", "main"};

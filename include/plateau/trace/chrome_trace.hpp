@@ -120,13 +120,15 @@ class chrome_trace_writer {
     line_ += "}}";
     flush();
   }
-  // A phase lasts until the rank's next one, or to its end.
+  // A phase lasts until the rank's next one of another name, or to its end.
   void phases() {
-    for (std::size_t i = 0; i < trace_.phases.size(); ++i) {
-      const trace_phase& p = trace_.phases[i];
-      const bool last = i + 1 == trace_.phases.size() || trace_.phases[i + 1].rank != p.rank;
-      complete(p.rank, phase_thread(), p.name, "phase", p.at,
-               last ? ranks_.at(p.rank).end : trace_.phases[i + 1].at);
+    const std::vector<trace_phase>& all = trace_.phases;
+    for (std::size_t i = 0, next = 0; i < all.size(); i = next) {
+      const std::string_view name = all[i].name;
+      while (next < all.size() && all[next].rank == all[i].rank && all[next].name == name) ++next;
+      const bool last = next == all.size() || all[next].rank != all[i].rank;
+      complete(all[i].rank, phase_thread(), all[i].name, "phase", all[i].at,
+               last ? ranks_.at(all[i].rank).end : all[next].at);
       line_ += '}';
       flush();
     }
