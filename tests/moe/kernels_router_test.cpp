@@ -93,6 +93,58 @@ TEST_CASE_TEMPLATE("choice, gates and gradients agree with float64", T, float, b
     }
 }
 
+TEST_CASE_TEMPLATE("given experts that repeat within a row agree with float64", T, float, bfloat16) {
+  struct size {
+    index_t experts, k, distinct;
+  };
+  const index_t n = 6;
+  for (const auto level : cpu_levels())
+    for (const size& s : {size{1, 2, 1}, size{2, 2, 1}, size{8, 2, 1}, size{31, 4, 3}, size{128, 8, 4},
+                          size{300, 16, 5}, size{300, 16, 1}}) {
+      const std::string name = plateau::cpu_level_name(level);
+      CAPTURE(name);
+      CAPTURE(s.experts);
+      CAPTURE(s.k);
+      const auto logits = random_values<float>(n * s.experts, static_cast<std::uint64_t>(s.experts), 2);
+      std::vector<index_t> chosen;
+      for (index_t row = 0; row < n; ++row)
+        for (index_t j = 0; j < s.k; ++j) chosen.push_back((row * 17 + j * 7 % s.distinct * 5) % s.experts);
+      const reference::routing expected = reference::route_to(widened(logits), chosen, n, s.experts, s.k);
+      const matrix<float> in(n, s.experts, logits);
+      const matrix<std::int32_t> ids(n, s.k, {chosen.begin(), chosen.end()});
+      matrix<float> probabilities(n, s.experts), gates(n, s.k);
+      run_rows(level, n, moe::gates_of_forced{}, in.in(), probabilities.out(), ids.in(), gates.out());
+      check_accurate(probabilities.values(), expected.probability, 3);
+      check_accurate(gates.values(), expected.gate, 3);
+
+      const auto dgates = random_values<float>(n * s.k, 11), load = random_values<float>(s.experts, 12);
+      const matrix<float> upstream(n, s.k, dgates);
+      for (const float balance : {0.0f, 0.7f}) {
+        CAPTURE(balance);
+        reference::vec dprobability;
+        for (index_t i = 0; i < n * s.experts; ++i)
+          dprobability.push_back(static_cast<double>(balance) * static_cast<double>(load[i % s.experts]));
+        matrix<T> dlogits(n, s.experts);
+        run_rows(level, n, moe::route_backward{balance}, in.in(), ids.in(), std::as_const(gates).in(),
+                 upstream.in(), balance == 0.0f ? plateau::view<const float>{} : all(std::as_const(load)),
+                 dlogits.out());
+        CHECK(dlogits.spare_untouched());
+        const auto exact = reference::route_backward(expected, widened(dgates), dprobability);
+        if (s.distinct == 1) {
+          // All slots the same expert: nothing that its logit does changes a gate, and what is left of their
+          // gradients is the rounding of a sum that is zero.
+          const double digits = std::is_same_v<T, float> ? 0x1p-20 : 0x1p-8;
+          const auto found = dlogits.values();
+          for (std::size_t i = 0; i < found.size(); ++i)
+            CHECK(std::fabs(static_cast<double>(static_cast<float>(found[i])) - exact[i]) <=
+                  2e-7 + digits * std::fabs(exact[i]));
+        } else {
+          check_accurate(dlogits.values(), exact, std::is_same_v<T, float> ? 6 : 1);
+        }
+      }
+    }
+}
+
 TEST_CASE("ties go to the lower id") {
   for (const auto level : cpu_levels()) {
     CHECK(run_route(level, std::vector<float>(40, 0.25f), 40, 4).ids.values() ==

@@ -76,8 +76,12 @@ struct expectation {
   double margin = std::numeric_limits<double>::infinity();
 };
 
-inline expectation expect(const model_case& c) {
-  const reference::transformer model(c.config, c.weights);
+inline expectation expect(const model_case& c, const moe::forced_routing* forced = nullptr) {
+  reference::transformer model(c.config, c.weights);
+  if (forced != nullptr)
+    model.force([forced](reference::index layer, reference::index row, reference::index slot) {
+      return forced->expert(layer, row, slot);
+    });
   const reference::transformer_result result = model.forward(c.data);
   expectation out{result.loss, model.backward(c.data, result)};
   for (const reference::layer_state& layer : result.layers)

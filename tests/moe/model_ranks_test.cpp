@@ -168,6 +168,25 @@ TEST_CASE("D5 and D8: all routes on one rank, none on the others: its dispatch h
   }
 }
 
+TEST_CASE("experts that repeat within a token: loss and every gradient are those of the reference") {
+  auto config = shared_config();
+  config.balance_weight = 0.5;
+  for (const char* text : {"hot:1,1", "hot:0.95,2", "rotating:0.8,1", "hot:0.1,11"})
+    for (const index_t top_k : {2, 3, 5}) {
+      CAPTURE(text);
+      CAPTURE(top_k);
+      config.top_k = top_k;
+      const auto c = model_case::make<float>(config, 11, 5, 7);
+      const moe::forced_routing forced(moe::parse_routing("--routing", text), config.experts, top_k);
+      CHECK(forced.scenario().repeats_experts() == (std::string(text) != "hot:0.95,2" || top_k > 2));
+      const test::expectation expected = test::expect(c, &forced);
+      for (const moe::rank_grid grid : {moe::rank_grid{1, 1}, {3, 3}, {4, 2}})
+        test::check_step(test::run_model<float>({grid.ranks, grid.expert_parallel, 1, &forced, true}, config,
+                                                c.weights, c.tokens()),
+                         expected.loss, expected.gradients, loss_bound, gradient_bound);
+    }
+}
+
 TEST_CASE("D7: near-identical scores: the counts are exact") {
   auto config = shared_config();
   config.layers = 1;
@@ -236,7 +255,8 @@ TEST_CASE("operations of a step: nothing but attention's scores runs forward mor
     for (index_t q = 0; q < context; q += moe::attention_tile_size{}.queries) {
       const index_t positions = std::min(moe::attention_tile_size{}.queries, context - q);
       for (index_t k = 0; k < q + positions; k += moe::attention_tile_size{}.keys)
-        tile += 2 * sequences * config.heads * positions * std::min(moe::attention_tile_size{}.keys, context - k) * d;
+        tile += 2 * sequences * config.heads * positions *
+                std::min(moe::attention_tile_size{}.keys, context - k) * d;
     }
     const index_t dense = config.layers * (2 * n * h * (2 * h + 2 * keys + config.experts) +
                                            2 * n * config.top_k * 3 * h * config.intermediate);

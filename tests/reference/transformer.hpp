@@ -11,6 +11,8 @@
 #include "router.hpp"
 #include "tensor.hpp"
 
+#include <functional>
+
 namespace reference {
 
 struct transformer_config {
@@ -123,6 +125,9 @@ class transformer {
     require(parameters_.size() == parameter_shapes(c_).size(),
             "there are parameters with names of no Mixtral");
   }
+
+  /// From now on expert(layer, row, slot) chooses, not the router.
+  void force(std::function<index(index, index, index)> expert) { forced_ = std::move(expert); }
 
   const transformer_config& config() const { return c_; }
   tensors& parameters() { return parameters_; }
@@ -239,8 +244,15 @@ class transformer {
 
     s.moe_input = rms_norm(s.middle, weight(layer_name(l, "post_attention_layernorm.weight")), rows, hidden,
                            c_.rms_epsilon);
-    s.routes =
-        route(project(s.moe_input, "block_sparse_moe.gate.weight", c_.experts), rows, c_.experts, c_.top_k);
+    const vec logits = project(s.moe_input, "block_sparse_moe.gate.weight", c_.experts);
+    if (forced_) {
+      std::vector<index> chosen;
+      for (index r = 0; r < rows; ++r)
+        for (index slot = 0; slot < c_.top_k; ++slot) chosen.push_back(forced_(l, r, slot));
+      s.routes = route_to(logits, std::move(chosen), rows, c_.experts, c_.top_k);
+    } else {
+      s.routes = route(logits, rows, c_.experts, c_.top_k);
+    }
     vec out = s.middle;
     for (index e = 0; e < c_.experts; ++e) {
       const share in = share_of(e, s);
@@ -308,6 +320,7 @@ class transformer {
 
   transformer_config c_;
   tensors parameters_;
+  std::function<index(index, index, index)> forced_;
 };
 
 } // namespace reference

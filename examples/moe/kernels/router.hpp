@@ -98,7 +98,8 @@ struct route {
   }
 };
 
-// Over rows{tokens}: the same for experts that somebody else chose.
+// Over rows{tokens}: the same for experts that somebody else chose. One that is there more than once has a
+// gate for each time, as if it were as many experts with the same logit.
 struct gates_of_forced {
   template <class Team>
   PLATEAU_HD void operator()(Team& team, index_t row,
@@ -114,7 +115,7 @@ struct gates_of_forced {
 // Over rows{tokens}. The gates are a softmax over the chosen logits alone, so that what reaches them needs no
 // probability: dlogit = gate * (dgate - sum of gate * dgate). To that comes the load-balancing loss, the sum
 // over experts of balance_scale * load * probability; with balance_scale = 0 the load is not read and may be
-// empty. The ids of a row are distinct; one out of range is passed over.
+// empty. An expert that is there more than once gets the sum over its slots; one out of range is passed over.
 struct route_backward {
   float balance_scale = 0.0f;
 
@@ -136,9 +137,13 @@ struct route_backward {
     const auto write = [=, &team](auto rest) {
       team.for_each(experts, [=](index_t e) { to[e] = narrow<T>(rest(e)); });
       team.once([=] {
-        for (index_t j = 0; j < k; ++j)
-          if (id[j] >= 0 && id[j] < experts)
-            to[id[j]] = narrow<T>(gate[j] * (dgate[j] - along) + rest(id[j]));
+        for (index_t j = 0; j < k; ++j) {
+          if (id[j] < 0 || id[j] >= experts) continue;
+          float sum = rest(id[j]);
+          for (index_t i = 0; i < k; ++i)
+            if (id[i] == id[j]) sum += gate[i] * (dgate[i] - along);
+          to[id[j]] = narrow<T>(sum); // from each of its slots the same
+        }
       });
     };
     if (balance_scale == 0.0f) {
