@@ -76,9 +76,7 @@ class cost_model {
     host_memory_ = h.host_memory_bytes_per_second / h.ranks_per_node;
   }
   const hardware& machine() const { return h_; }
-  bool same_node(int rank, int other) const {
-    return rank / h_.ranks_per_node == other / h_.ranks_per_node;
-  }
+  bool same_node(int rank, int other) const { return rank / h_.ranks_per_node == other / h_.ranks_per_node; }
 
   cost operation(const instruction& i) const {
     const auto bytes = static_cast<double>(i.bytes);

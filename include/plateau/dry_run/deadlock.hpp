@@ -28,8 +28,7 @@ class deadlock_explainer {
     for (std::size_t p = 0; p < clocks_.size(); ++p) {
       if (clocks_[p].host_held_at() != nullptr) stuck.push_back({p, host});
       for (std::size_t s = 0; s < clocks_[p].streams().size(); ++s)
-        if (clocks_[p].streams()[s].at != rank_clock::phase::idle)
-          stuck.push_back({p, static_cast<int>(s)});
+        if (clocks_[p].streams()[s].at != rank_clock::phase::idle) stuck.push_back({p, static_cast<int>(s)});
     }
     std::string text = "plateau: dry run: deadlock: ";
     for (std::size_t i = 0; i < std::min(most, stuck.size()); ++i)
@@ -80,8 +79,8 @@ class deadlock_explainer {
     for (;;) {
       const std::vector<place> causes = waits_for(way.back());
       // Of several, one that is itself held.
-      const auto next = std::find_if(causes.begin(), causes.end(),
-                                     [&](place at) { return held_at(at) != nullptr; });
+      const auto next =
+          std::find_if(causes.begin(), causes.end(), [&](place at) { return held_at(at) != nullptr; });
       if (next == causes.end()) return {};
       const auto seen = std::find(way.begin(), way.end(), *next);
       if (seen == way.end()) {
@@ -112,8 +111,7 @@ class deadlock_explainer {
     }
     const exchange_record& r = clock.program().exchanges[i.index];
     const std::size_t path = table_.path_of(at.program, r.group);
-    if (state(at).at == rank_clock::phase::unordered)
-      return {where(at.program, path, clock.posted(r.group))};
+    if (state(at).at == rank_clock::phase::unordered) return {where(at.program, path, clock.posted(r.group))};
     return missing(at.program, path, r.index, action::exchange);
   }
   // The places of those who have not come to the k-th meeting of a group.

@@ -30,7 +30,7 @@ struct matched_exchange {
 };
 
 struct exchange_match {
-  std::string trouble; // empty if all exchanges match
+  std::string trouble;                                  // empty if all exchanges match
   std::vector<std::vector<matched_exchange>> exchanges; // by program, record
   std::vector<std::vector<std::uint32_t>> peers;        // by program: programs that it waits for, in runs
 
@@ -49,8 +49,7 @@ class exchange_matcher {
     result_.peers.resize(n);
     slots_.resize(n);
     flows_.resize(n);
-    for (std::size_t p = 0; p < n; ++p)
-      result_.exchanges[p].resize(table_.programs()[p]->exchanges.size());
+    for (std::size_t p = 0; p < n; ++p) result_.exchanges[p].resize(table_.programs()[p]->exchanges.size());
     for (std::size_t path = 0; path < table_.paths() && result_.trouble.empty(); ++path) {
       std::size_t most = 0;
       for (std::size_t p = 0; p < n; ++p) most = std::max(most, table_.exchanges(p, path).size());
@@ -149,13 +148,12 @@ class exchange_matcher {
     if (table_.folded()) {
       const std::uint64_t mine = table_.stands_for(p), theirs = table_.stands_for(q);
       if (mine * f.sent == theirs * back.received && mine * f.received == theirs * back.sent) return true;
-      result_.trouble = "plateau: dry run: the ranks that were folded are not alike: in exchange " +
-                        std::to_string(k) + " of " + text_of_path(table_.group(p, path)->path) + ", " +
-                        class_text(p, path, k) + ", " + std::to_string(mine * f.sent) +
-                        " bytes are sent to and " + std::to_string(mine * f.received) +
-                        " expected from those of " + class_text(q, path, k) + ", which expect " +
-                        std::to_string(theirs * back.received) + " and send " +
-                        std::to_string(theirs * back.sent);
+      result_.trouble =
+          "plateau: dry run: the ranks that were folded are not alike: in exchange " + std::to_string(k) +
+          " of " + text_of_path(table_.group(p, path)->path) + ", " + class_text(p, path, k) + ", " +
+          std::to_string(mine * f.sent) + " bytes are sent to and " + std::to_string(mine * f.received) +
+          " expected from those of " + class_text(q, path, k) + ", which expect " +
+          std::to_string(theirs * back.received) + " and send " + std::to_string(theirs * back.sent);
       return false;
     }
     if (f.send_digest != back.receive_digest) return explain(p, q, path, k);
@@ -238,8 +236,8 @@ class exchange_matcher {
   const group_table& table_;
   const cost_model& model_;
   exchange_match result_;
-  std::vector<std::vector<flow>> flows_;  // by program
-  std::vector<std::uint32_t> slots_;      // by program: place in the flows being gathered, from 1
+  std::vector<std::vector<flow>> flows_; // by program
+  std::vector<std::uint32_t> slots_;     // by program: place in the flows being gathered, from 1
   std::vector<std::size_t> taking_part_;
   std::vector<std::uint32_t> scratch_;
 };

@@ -127,8 +127,8 @@ class group_table {
   std::vector<int> program_of_;
   std::vector<std::uint64_t> weight_;
   std::size_t paths_ = 0;
-  std::vector<std::vector<std::uint32_t>> path_; // by program, group
-  std::vector<std::vector<int>> group_;          // by program, path
+  std::vector<std::vector<std::uint32_t>> path_;                                    // by program, group
+  std::vector<std::vector<int>> group_;                                             // by program, path
   std::vector<std::vector<std::vector<std::uint32_t>>> exchanges_, host_exchanges_; // by program, path
 };
 

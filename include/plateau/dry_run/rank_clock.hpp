@@ -41,14 +41,14 @@ class rank_clock {
   };
   struct stream_state {
     phase at = phase::idle;
-    std::uint32_t current = 0;       // instruction, if not idle
-    std::uint64_t completed = 0;     // commands
-    std::uint64_t issued = 0;        // commands
-    double begun = 0;                // when what runs began, or was posted
-    double end = 0;                  // of what runs, at its present rate; the beginning of what is awaited
-    double left = 0;                 // seconds of work at `since`
-    double since = 0, rate = 0;      // since when at this rate
-    std::uint64_t bytes = 0;         // that it moves
+    std::uint32_t current = 0;   // instruction, if not idle
+    std::uint64_t completed = 0; // commands
+    std::uint64_t issued = 0;    // commands
+    double begun = 0;            // when what runs began, or was posted
+    double end = 0;              // of what runs, at its present rate; the beginning of what is awaited
+    double left = 0;             // seconds of work at `since`
+    double since = 0, rate = 0;  // since when at this rate
+    std::uint64_t bytes = 0;     // that it moves
     cost running{};
     command_queue queue; // what was issued after it
   };
@@ -370,10 +370,10 @@ class rank_clock {
   double host_at_ = 0;   // when the next one is issued
   bool host_blocked_ = false;
 
-  std::vector<stream_state> streams_;   // by number
-  std::vector<std::uint16_t> active_;   // running or awaiting
-  std::vector<std::uint64_t> posted_;   // exchanges, by group
-  double stream_at_ = never;            // the next end or beginning, of next_stream_
+  std::vector<stream_state> streams_; // by number
+  std::vector<std::uint16_t> active_; // running or awaiting
+  std::vector<std::uint64_t> posted_; // exchanges, by group
+  double stream_at_ = never;          // the next end or beginning, of next_stream_
   std::uint16_t next_stream_ = 0;
   int held_ = 0; // streams that are held or unordered
   int due_ = 0;  // answers that other ranks owe

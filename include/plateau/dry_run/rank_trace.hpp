@@ -85,7 +85,7 @@ class rank_trace {
   }
 
   int rank_;
-  std::vector<lane> lanes_; // 0 is the host's
+  std::vector<lane> lanes_;            // 0 is the host's
   std::vector<std::uint32_t> lane_of_; // by stream number
   std::vector<trace_event> events_;
   std::vector<trace_memory> memory_;

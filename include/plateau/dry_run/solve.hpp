@@ -56,7 +56,8 @@ inline std::optional<std::string> first_failure(program_list programs) {
   }
   if (first == nullptr) return std::nullopt;
   const failure& f = *first->ended_by;
-  if (f.what != failure::kind::collective) return "rank " + std::to_string(first->rank) + " failed: " + f.text;
+  if (f.what != failure::kind::collective)
+    return "rank " + std::to_string(first->rank) + " failed: " + f.text;
   return std::string(collective_error(f.failed_rank, f.operation, f.sequence, f.text).what());
 }
 
@@ -90,8 +91,8 @@ class solver {
       queue_.set(p, clocks_[p].next_event());
     }
     timeline result;
-    result.complete = std::all_of(clocks_.begin(), clocks_.end(),
-                                  [](const rank_clock& c) { return c.finished(); });
+    result.complete =
+        std::all_of(clocks_.begin(), clocks_.end(), [](const rank_clock& c) { return c.finished(); });
     if (!result.complete) result.trouble = deadlock_explainer(table_, clocks_).text();
     for (rank_clock& c : clocks_) {
       result.ranks.push_back(c.times());
@@ -159,7 +160,9 @@ class solver {
     const double seconds = model_.host_exchange_seconds(table_.group(p, path)->members.size());
     enter(
         host_exchanges_[p][record], at, p, others_[p][path],
-        [&](std::size_t q) -> meeting& { return host_exchanges_[q][table_.host_exchanges(q, path)[r.index]]; },
+        [&](std::size_t q) -> meeting& {
+          return host_exchanges_[q][table_.host_exchanges(q, path)[r.index]];
+        },
         [&](std::size_t q, const meeting& m) {
           clocks_[q].resume_host(m.latest, seconds);
           if (q != p) queue_.set(q, clocks_[q].next_event());
@@ -171,9 +174,9 @@ class solver {
   const exchange_match& match_;
   rank_queue queue_;
   std::vector<std::unique_ptr<rank_trace>> traces_;
-  std::vector<rank_clock> clocks_;                                // by program
-  std::vector<std::vector<meeting>> exchanges_, host_exchanges_;  // by program, record
-  std::vector<std::vector<std::vector<std::uint32_t>>> others_;   // by program, path
+  std::vector<rank_clock> clocks_;                               // by program
+  std::vector<std::vector<meeting>> exchanges_, host_exchanges_; // by program, record
+  std::vector<std::vector<std::vector<std::uint32_t>>> others_;  // by program, path
 };
 
 // Throws config_error for an impossible hardware, a perturbation outside [0, 1), or a fold that does not fit

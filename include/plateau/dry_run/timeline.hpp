@@ -14,10 +14,10 @@ namespace plateau::inline v0::dry {
 
 // Of one program. All times in seconds since the beginning.
 struct rank_times {
-  int rank = 0;          // whose program it is
-  double seconds = 0;    // at the end, of its host and its streams
-  double compute_busy = 0;  // while kernels, products or copies within device memory run
-  double transfer_busy = 0; // while the host link or exchanges carry something
+  int rank = 0;                // whose program it is
+  double seconds = 0;          // at the end, of its host and its streams
+  double compute_busy = 0;     // while kernels, products or copies within device memory run
+  double transfer_busy = 0;    // while the host link or exchanges carry something
   double exposed_transfer = 0; // while transfers run, or an exchange waits for peers, but nothing computes
   double host_blocked = 0;     // while the host waits for streams or other hosts
   std::vector<std::pair<const char*, double>> marks; // when the host came by
@@ -29,8 +29,8 @@ struct rank_times {
 
 struct timeline {
   bool complete = false;
-  std::string trouble; // why not, in one sentence with lines; empty if complete
-  double seconds = 0;  // of the last rank
+  std::string trouble;           // why not, in one sentence with lines; empty if complete
+  double seconds = 0;            // of the last rank
   std::vector<rank_times> ranks; // by program
   trace events;                  // if asked for
 };
