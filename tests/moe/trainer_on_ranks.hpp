@@ -178,8 +178,7 @@ template <class T> void check_memory(const training_case& c) {
     CHECK(peak(pl::tag::checkpoint) ==
           sizeof(T) * static_cast<std::size_t>((c.config.layers + 1) * limits.tokens() * c.config.hidden));
     // The logits of the rank's own sequences; in bf16 their gradient has a place of its own.
-    const moe::index_t sequences =
-        c.settings.batch * (rank + 1) / c.grid.ranks - c.settings.batch * rank / c.grid.ranks;
+    const moe::index_t sequences = c.settings.own_sequences_of(0, rank, c.grid.ranks).size();
     const auto logits =
         static_cast<std::size_t>(sequences * c.settings.context * c.config.vocabulary) * (fp32 ? 4 : 6);
     const auto reserved =
