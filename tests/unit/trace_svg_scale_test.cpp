@@ -33,6 +33,7 @@ TEST_CASE("ticks are round, within the axis, and about as many as asked for") {
   const detail::unit gib = detail::unit_of_bytes(0x1p30);
   CHECK(detail::ticks(60 * 0x1p30, gib, 6) ==
         std::vector<double>{0, 10 * 0x1p30, 20 * 0x1p30, 30 * 0x1p30, 40 * 0x1p30, 50 * 0x1p30, 60 * 0x1p30});
+  CHECK(detail::ticks(4.2 * 0x1p30, gib, 1.9) == std::vector<double>{0, 2.5 * 0x1p30}); // not 0 alone
   CHECK(detail::ticks(0, gib, 6) == std::vector<double>{0});
   CHECK(detail::ticks(std::nan(""), gib, 6) == std::vector<double>{0});
   CHECK(detail::ticks(1, detail::unit_of_bytes(1), 5) == std::vector<double>{0, 1}); // bytes are whole

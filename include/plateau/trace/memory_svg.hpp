@@ -223,6 +223,11 @@ class memory_svg {
     double drawn = left;
     double written = 0; // how far the names below reach
     bool dark = false;
+    if (!phases_.empty()) {
+      const double from = x(phases_.front()->at);
+      rectangle(from, y, right_ - from, 18, "#d7dee4");
+      text(left - 8, y + 13, small, "phase", "end", " fill=\"#555555\"");
+    }
     for (std::size_t i = 0; i < phases_.size(); ++i) {
       const double from = std::max(drawn, x(phases_[i]->at));
       const double to = i + 1 < phases_.size() ? x(phases_[i + 1]->at) : right_;
@@ -238,7 +243,6 @@ class memory_svg {
       dark = !dark;
       drawn = to;
     }
-    if (!phases_.empty()) text(left - 8, y + 13, small, "phase", "end", " fill=\"#555555\"");
   }
 
   // What each tag held when its pool was fullest.

@@ -55,8 +55,8 @@ inline std::string text_with_commas(std::size_t value) {
   return text;
 }
 
-// Where the ticks of an axis from 0 to `end` are: at most about `count` of them, 1, 2 or 5 times a power of
-// ten of the unit apart; bytes are whole.
+// Where the ticks of an axis from 0 to `end` are: about `count` of them, and one beside 0 at least, round
+// numbers of the unit apart; bytes are whole.
 inline std::vector<double> ticks(double end, unit u, double count) {
   std::vector<double> at;
   if (!(end > 0)) return {0};
@@ -65,6 +65,7 @@ inline std::vector<double> ticks(double end, unit u, double count) {
   double step = 10 * power;
   for (const double factor : {5.0, 2.0, 1.0})
     if (factor * power >= rough) step = factor * power;
+  while (step * u.size > end) step /= 2; // one beside 0 at least
   if (u.size == 1 && u.name[0] == 'B') step = std::max(step, 1.0);
   for (int i = 0; i * step * u.size <= end; ++i) at.push_back(i * step * u.size);
   return at;
