@@ -66,7 +66,7 @@ TEST_CASE("range overlap: random ranges against their bytes") {
     return r;
   };
   int wrong_form = 0, wrong_overlap = 0, wrong_cover = 0, wrong_meets = 0, met = 0, apart = 0, covered = 0,
-      missed = 0, wrong_blocks = 0;
+      missed = 0, wrong_blocks = 0, wrong_rows = 0, rows = 0;
   for (int i = 0; i < 60000; ++i) {
     const auto raw_a = make(), raw_b = make();
     const auto a = dry::normal(raw_a), b = dry::normal(raw_b);
@@ -85,6 +85,10 @@ TEST_CASE("range overlap: random ranges against their bytes") {
                hi = lo + static_cast<std::uintptr_t>(pick(1, 9));
     const auto first = bytes_a.lower_bound(lo);
     wrong_meets += dry::meets(a, lo, hi) != (first != bytes_a.end() && *first < hi);
+    const auto [first_row, last_row] = dry::covered_rows(a, b);
+    for (auto row = first_row; row < last_row; ++row)
+      for (const auto x : bytes_of(dry::row_of(b, row))) wrong_rows += bytes_a.count(x) == 0;
+    rows += first_row < last_row;
     std::set<std::uintptr_t> again;
     dry::each_block(a, [&](const access_range& r) {
       const auto s = bytes_of(r);
@@ -97,6 +101,8 @@ TEST_CASE("range overlap: random ranges against their bytes") {
   CHECK(wrong_cover == 0);
   CHECK(wrong_meets == 0);
   CHECK(wrong_blocks == 0);
+  CHECK(wrong_rows == 0);
+  CHECK(rows > 1000);
   CHECK(met > 10000);
   CHECK(apart > 10000);
   CHECK(covered > 1000);

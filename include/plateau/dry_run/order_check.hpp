@@ -283,7 +283,9 @@ class order_check {
   void note(const finding& f) {
     ++found_;
     if (keep_ == keep_findings::first_of_each) {
-      const auto earlier = f.earlier ? std::int64_t{f.earlier->name} : -1;
+      const auto earlier = !f.earlier                                     ? std::int64_t{-1}
+                           : f.earlier->number == operation_ref::adoption ? std::int64_t{-2}
+                                                                          : std::int64_t{f.earlier->name};
       if (findings_.size() >= most_kept || !known_.emplace(f.kind, f.operation.name, earlier).second) return;
     }
     findings_.push_back(f);

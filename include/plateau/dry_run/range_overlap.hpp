@@ -57,12 +57,14 @@ inline access_range block_of(access_range r, index_t i) {
   r.stride = 0;
   return r;
 }
-inline access_range row_of(access_range r, index_t i) {
-  r.address += static_cast<std::size_t>(i) * r.pitch;
-  r.rows = 1;
-  r.pitch = 0;
+// Rows [first, last) of a range of one block.
+inline access_range rows_of(access_range r, index_t first, index_t last) {
+  r.address += static_cast<std::size_t>(first) * r.pitch;
+  r.rows = last - first;
+  if (r.rows == 1) r.pitch = 0;
   return r;
 }
+inline access_range row_of(const access_range& r, index_t i) { return rows_of(r, i, i + 1); }
 
 namespace detail {
 // The first of n pieces of `width` bytes, `step` apart from `address`, that ends after `lo`; n if none does.
@@ -167,6 +169,21 @@ inline bool covers(const access_range& a, const access_range& b) {
   const auto i = static_cast<index_t>(d / a.pitch);
   if (d - static_cast<std::size_t>(i) * a.pitch + b.width > a.width) return false;
   return b.contiguous() || (b.pitch == a.pitch && i + b.rows <= a.rows);
+}
+
+// Of b's rows, numbers [first, second) that lie within rows of a. May be none though some do.
+inline std::pair<index_t, index_t> covered_rows(const access_range& a, const access_range& b) {
+  if (a.count > 1 || b.count > 1 || b.rows == 1) return {0, 0};
+  const auto pitch = static_cast<index_t>(b.pitch);
+  const auto d = static_cast<index_t>(b.address - a.address);
+  if (a.contiguous()) {
+    const auto room = static_cast<index_t>(a.width) - d - static_cast<index_t>(b.width);
+    const auto first = d >= 0 ? 0 : (pitch - 1 - d) / pitch;
+    return {first, room < 0 ? 0 : std::min(b.rows, room / pitch + 1)};
+  }
+  const auto down = detail::floor_divided(d, pitch);
+  if (a.pitch != b.pitch || static_cast<std::size_t>(d - down * pitch) + b.width > a.width) return {0, 0};
+  return {std::max<index_t>(0, -down), std::min(b.rows, a.rows - down)};
 }
 
 // Calls f with ranges of one block that together are r.

@@ -117,9 +117,11 @@ class touched_bytes {
     if (!strided_.empty()) {
       strided_.visit(r.address, end_of(r), [&](const access_range& where, const touch_note& old) {
         return spent(
-            old, [&] { return overlap(where, r); }, [&] { return covers(r, where); }, where.address,
+            old, [&] { return overlap(where, r); }, [&] { return trimmed(r, where, old); }, where.address,
             end_of(where));
       });
+      for (const auto& [where, old] : rest_) strided_.add(where, old);
+      rest_.clear();
     }
     // The host's own touches are over when it goes on: nothing that is issued later can race with them.
     if (r.contiguous() && now.by.stream != 0) {
@@ -131,9 +133,12 @@ class touched_bytes {
     }
     for (auto at = first_after(r.address); at != segments_.end() && at->first < end_of(r);) {
       const auto lo = at->first, hi = at->second.end;
+      access_range where;
+      where.address = lo;
+      where.width = hi - lo;
       lists.erase_if(at->second.notes, [&](const touch_note& old) {
         return spent(
-            old, [&] { return meets(r, lo, hi); }, [] { return false; }, lo, hi);
+            old, [&] { return meets(r, lo, hi); }, [&] { return covers(r, where); }, lo, hi);
       });
       at = at->second.notes == note_lists::none ? segments_.erase(at) : std::next(at);
     }
@@ -165,6 +170,16 @@ class touched_bytes {
   using segment_map = std::map<std::uintptr_t, segment>; // by first byte; they do not overlap
   using place = segment_map::iterator;
 
+  // Whether nothing of `where` need be remembered as it is: r covers it, or some of its rows, and the others
+  // are in rest_.
+  bool trimmed(const access_range& r, const access_range& where, const touch_note& old) {
+    if (covers(r, where)) return true;
+    const auto [first, last] = covered_rows(r, where);
+    if (first >= last) return false;
+    if (first > 0) rest_.emplace_back(rows_of(where, 0, first), old);
+    if (last < where.rows) rest_.emplace_back(rows_of(where, last, where.rows), old);
+    return true;
+  }
   place first_after(std::uintptr_t lo) {
     auto at = segments_.upper_bound(lo);
     return at != segments_.begin() && std::prev(at)->second.end > lo ? std::prev(at) : at;
@@ -213,7 +228,8 @@ class touched_bytes {
       run = s.end;
       own = segments_.end();
       if (!known) lists.push(s.notes, now);
-      const auto before = at == segments_.begin() ? segments_.end() : std::prev(at);
+      // Only within [lo, hi): columns that meet at the end of a row had better stay apart.
+      const auto before = at->first == lo ? segments_.end() : std::prev(at);
       if (before != segments_.end() && before->second.end == at->first &&
           lists.same(before->second.notes, s.notes)) {
         before->second.end = s.end;
@@ -228,6 +244,7 @@ class touched_bytes {
 
   segment_map segments_;
   extent_index<touch_note> strided_;
+  std::vector<std::pair<access_range, touch_note>> rest_; // of strided_, to be put back
 };
 
 } // namespace plateau::inline v0::dry

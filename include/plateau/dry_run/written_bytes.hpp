@@ -201,15 +201,13 @@ class written_bytes {
     keep_rows(piece, 0, first);
     keep_rows(piece, after, piece.rows);
   }
-  void keep_rows(access_range piece, index_t first, index_t last) {
+  void keep_rows(const access_range& piece, index_t first, index_t last) {
     if (first >= last) return;
-    piece.address += static_cast<std::size_t>(first) * piece.pitch;
-    piece.rows = last - first;
-    piece = normal(piece);
-    if (piece.contiguous())
-      intervals_.add(piece.address, end_of(piece));
+    const auto kept = rows_of(piece, first, last);
+    if (kept.contiguous())
+      intervals_.add(kept.address, end_of(kept));
     else
-      strided_.add(piece, {});
+      strided_.add(kept, {});
   }
 
   // Of [lo, hi), by intervals and pieces_ together.
