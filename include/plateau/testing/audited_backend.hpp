@@ -43,7 +43,7 @@ template <class Space> class watched_ram {
 
  private:
   std::shared_ptr<schedule> world_;
-  ram_resource<Space> ram_;
+  marked_ram<Space> ram_;
 };
 
 struct audited_machine {

@@ -148,6 +148,7 @@ class schedule {
   // What happens next while the host `me` cannot go on; null when a failure had to be declared first.
   const candidate* draw(int me) {
     list(me);
+    if (candidates_.empty()) list(me); // an exchange that was asked early has seen its peers only now
     if (!candidates_.empty()) return &candidates_[preference_.choose(random_, candidates_)];
     nothing_can_happen();
     return nullptr;

@@ -10,10 +10,12 @@
 #include <plateau/config.hpp>
 #include <plateau/host/backend.hpp>
 #include <plateau/host/block_gemm.hpp>
+#include <plateau/resource.hpp>
 #include <plateau/testing/schedule.hpp>
 #include <plateau/testing/seeded_communicator.hpp>
 #include <plateau/testing/seeded_stream.hpp>
 
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,10 +38,20 @@ struct place_in_world {
         name("rank " + std::to_string(rank)) {}
 };
 
+// RAM that begins with all bits set, a NaN in every float: what has never been written looks the same in
+// every run, and does not look right.
+template <class Space> struct marked_ram : ram_resource<Space> {
+  void* allocate(std::size_t bytes, std::size_t alignment, tag t) {
+    void* p = ram_resource<Space>::allocate(bytes, alignment, t);
+    if (bytes != 0) std::memset(p, 0xff, bytes);
+    return p;
+  }
+};
+
 struct seeded_machine {
   using stream = seeded_stream;
   using event = seeded_event;
-  template <class Space> using memory = ram_resource<Space>;
+  template <class Space> using memory = marked_ram<Space>;
 
   template <class Space> memory<Space> make_memory() const { return {}; }
   stream make_stream(const char* name) const { return stream(world, rank, name, false); }
