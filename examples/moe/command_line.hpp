@@ -119,6 +119,10 @@ inline void add_flags(CLI::App& app, options& o) {
       ->group("Model")
       ->disable_flag_override();
 
+  flags.flag("--attention-tile", "QxK", "positions of queries and keys in one tile of attention",
+             fmt::format("{}x{}", o.attention_queries, o.attention_keys),
+             [&o](const std::string& text) { parse_attention_tile("--attention-tile", text, o); });
+
   flags.group("Training");
   flags.integer("--context", o.context, 1, 1 << 24, "tokens of a sequence");
   flags.integer("--batch", o.batch, 1, 1 << 24, "sequences of a step, over all ranks");
@@ -145,12 +149,31 @@ inline void add_flags(CLI::App& app, options& o) {
   flags.flag("--memory-limit", "SIZE", "device bytes of a rank, such as 64MiB; over it the run ends", "",
              [&o](const std::string& text) { o.memory_limit_bytes = parse_bytes("--memory-limit", text); });
 
+  flags.group("Dry run: peaks and time of a step without data, on a machine that need not be here");
+  app.add_flag("--dry-run", o.dry_run, "predict instead of train; needs a forced --routing")
+      ->group("Dry run: peaks and time of a step without data, on a machine that need not be here")
+      ->disable_flag_override();
+  flags.flag("--hardware", "NAME", "h200, this-host (measured in a second or two), or a JSON file",
+             "this-host", [&o](const std::string& text) { o.hardware = text; });
+  flags.flag("--check-order", "on|off", "whether the order of streams is checked", "on",
+             [&o](const std::string& text) {
+               if (text != "on" && text != "off")
+                 throw input_error{fmt::format("--check-order: expected on or off, got '{}'", shown(text))};
+               o.check_order = text == "on";
+             });
+  flags.flag("--perturb", "X[,SEED]", "every cost times 1 - X to 1 + X, by chance", "0",
+             [&o](const std::string& text) { parse_perturb("--perturb", text, o); });
+
   flags.group("Files");
   flags.path("--data", o.data, "text or llm.c tokens; else the system's licence texts");
   flags.path("--weights", o.weights, "start from these weights (safetensors, names of Mixtral)");
   flags.path("--resume", o.resume, "go on from a saved state");
   flags.path("--save", o.save, "save the state after the last step");
   flags.path("--json", o.json, "write the results; - is standard output");
+  flags.path("--trace", o.trace, "write what ran when (Chrome trace JSON: open it in Perfetto)");
+  flags.path("--svg", o.svg, "draw memory over time");
+  flags.path("--record-routing", o.record_routing,
+             "write the rows of each expert (CSV), for --routing counts:FILE");
 }
 
 } // namespace detail
@@ -183,6 +206,8 @@ inline std::variant<options, help_text> parse_command_line(const std::vector<std
   // A run that cannot save its results is lost; better to know before it starts.
   if (!o.save.empty()) check_writable(o.save);
   if (!o.json.empty() && o.json != "-") check_result_file(o.json);
+  for (const std::string* path : {&o.trace, &o.svg, &o.record_routing})
+    if (!path->empty()) check_result_file(*path);
   return o;
 }
 

@@ -3,8 +3,12 @@
 // moe_train: trains a small mixture-of-experts transformer on any text, with ranks that are threads, and
 // shows where its memory peaks lie.
 #include "command_line.hpp"
+#include "dry_report.hpp"
+#include "dry_training.hpp"
+#include "hardware_file.hpp"
 #include "report.hpp"
 #include "result_json.hpp"
+#include "trace_files.hpp"
 #include "training_run.hpp"
 
 #include <iostream>
@@ -42,10 +46,47 @@ moe::run_result train(const moe::training_job& job) {
   return bf16 ? moe::train_builtin_bf16(job) : moe::train_builtin_fp32(job);
 }
 
+moe::run_result predict(const moe::training_job& job) {
+  const bool bf16 = job.config.dtype == moe::compute_type::bf16;
+#if defined(MOE_HAS_BLAS)
+  if (job.config.gemm == moe::gemm_choice::blas)
+    return bf16 ? moe::dry_run_blas_bf16(job) : moe::dry_run_blas_fp32(job);
+#endif
+  return bf16 ? moe::dry_run_builtin_bf16(job) : moe::dry_run_builtin_fp32(job);
+}
+
+// What was asked for beside the text for people.
+void write_files(const moe::options& o, moe::run_result& result) {
+  if (result.trace) result.trace->title = moe::trace_title(result);
+  if (!o.json.empty()) moe::write_json(o.json, result);
+  if (!o.trace.empty()) moe::write_trace(o.trace, result);
+  if (!o.svg.empty()) moe::write_svg(o.svg, result);
+}
+
+// A dry run reads no text, but for its vocabulary where that is not given.
+int run_dry(const moe::options& o, std::ostream& out) {
+  moe::corpus text;
+  if (!o.data.empty())
+    text = moe::load_corpus(o.data, o.vocabulary);
+  else
+    text.vocabulary = o.vocabulary.value_or(moe::byte_pair_vocabulary);
+  moe::training_job job;
+  job.config = o;
+  job.text = &text;
+  moe::check(moe::model_of(o, text.vocabulary), moe::grid_of(o));
+  job.machine = moe::machine_of(o.hardware.value_or("this-host"), o.ranks);
+  moe::run_result result = predict(job);
+  out << moe::prediction_text(result) << '\n' << moe::peak_table(result) << std::flush;
+  write_files(o, result);
+  if (!out) throw moe::output_error("standard output: writing what the run came to failed");
+  return result.prediction->found == 0 && result.prediction->trouble.empty() ? 0 : 1;
+}
+
 int run(const moe::options& o) {
   // With the results on standard output, what is for people goes to standard error.
   const bool json_on_output = o.json == "-";
   std::ostream& out = json_on_output ? std::cerr : std::cout;
+  if (o.dry_run) return run_dry(o, out);
   const moe::corpus text =
       o.data.empty() ? moe::default_corpus(o.vocabulary) : moe::load_corpus(o.data, o.vocabulary);
   moe::training_job job;
@@ -67,9 +108,9 @@ int run(const moe::options& o) {
   static_cast<void>(moe::token_sampler(text, o.context, o.seed));
   if (!text.note.empty()) out << text.note << '\n';
   out << moe::corpus_lines(moe::summary_of(text)) << std::endl;
-  const moe::run_result result = train(job);
+  moe::run_result result = train(job);
   out << moe::summary_line(result) << "\n\n" << moe::peak_table(result) << std::flush;
-  if (!o.json.empty()) moe::write_json(o.json, result);
+  write_files(o, result);
   if (!out) throw moe::output_error("standard output: writing what the run came to failed");
   return 0;
 }

@@ -61,8 +61,11 @@ inline void check_paths(const options& o) {
     std::string path;
     bool written;
   };
-  const std::array<named_path, 6> all{{{"--save", o.save, true},
+  const std::array<named_path, 9> all{{{"--save", o.save, true},
                                        {"--json", o.json == "-" ? std::string{} : o.json, true},
+                                       {"--trace", o.trace, true},
+                                       {"--svg", o.svg, true},
+                                       {"--record-routing", o.record_routing, true},
                                        {"--data", o.data, false},
                                        {"--weights", o.weights, false},
                                        {"--resume", o.resume, false},
@@ -85,6 +88,28 @@ inline void check_paths(const options& o) {
 }
 
 } // namespace detail
+
+// What goes with a dry run, and what goes only with one.
+inline void check_dry_run(const options& o) {
+  const auto refuse = [](bool given, std::string_view flag, std::string_view why) {
+    if (given) throw input_error{fmt::format("{}: {}", flag, why)};
+  };
+  if (!o.dry_run) {
+    constexpr std::string_view only = "expected only with --dry-run";
+    refuse(o.hardware.has_value(), "--hardware", only);
+    refuse(o.check_order.has_value(), "--check-order", only);
+    refuse(o.perturb != 0, "--perturb", only);
+    return;
+  }
+  if (!o.routing.forced())
+    throw input_error{"--dry-run: there is no data to route; expected --routing with a scenario, such as "
+                      "balanced"};
+  constexpr std::string_view no_data = "expected without --dry-run, which has no data";
+  refuse(!o.save.empty(), "--save", no_data);
+  refuse(!o.resume.empty(), "--resume", no_data);
+  refuse(!o.weights.empty(), "--weights", no_data);
+  refuse(!o.record_routing.empty(), "--record-routing", no_data);
+}
 
 // Throws input_error unless the options fit each other. The vocabulary of the corpus is checked where that is
 // read.
@@ -130,6 +155,7 @@ inline void check(const options& o) {
   require(o.weights.empty() || o.resume.empty(),
           "--weights and --resume: expected one of them (a saved state holds its weights)");
   detail::check_paths(o);
+  check_dry_run(o);
 }
 
 } // namespace moe

@@ -6,6 +6,7 @@
 
 #include "corpus.hpp"
 #include "input_error.hpp"
+#include "parse_text.hpp"
 #include "routing_scenario.hpp"
 
 #include <algorithm>
@@ -80,11 +81,20 @@ struct options {
   compute_type dtype = compute_type::fp32;
   gemm_choice gemm = gemm_choice::builtin;
 
+  std::int64_t attention_queries = 64, attention_keys = 128; // positions in a tile of attention
+
   flatten_set flatten;
   routing_scenario routing;
   std::optional<std::uint64_t> memory_limit_bytes; // per rank, device space
 
+  bool dry_run = false;                // no data: predict peaks and time
+  std::optional<std::string> hardware; // of a dry run: h200, this-host, or a file
+  std::optional<bool> check_order;     // of a dry run's streams; on where it is not given
+  double perturb = 0;                  // every cost of a dry run times 1 +- this
+  std::uint64_t perturb_seed = 0;
+
   std::string data, weights, resume, save, json; // paths; empty: not given
+  std::string trace, svg, record_routing;        // the same
 
   std::int64_t expert_ranks() const {
     return expert_parallel.value_or(ranks % 2 == 0 && experts % 2 == 0 ? 2 : 1);
@@ -104,6 +114,25 @@ inline double parameter_count(const options& o, double vocabulary) {
       static_cast<double>(o.experts) * hidden * (3 * static_cast<double>(o.intermediate) + 1); // + router
   return static_cast<double>(o.layers) * (attention + mixture + 2 * hidden) + hidden +
          vocabulary * hidden * (o.tied ? 1 : 2);
+}
+
+// QUERIESxKEYS, both positive. Throws input_error.
+inline void parse_attention_tile(std::string_view flag, std::string_view text, options& o) {
+  const std::size_t cross = text.find('x');
+  if (cross == std::string_view::npos)
+    throw input_error{fmt::format("{}: expected QUERIESxKEYS, such as 64x128, got '{}'", flag, shown(text))};
+  o.attention_queries = parse_integer(flag, text.substr(0, cross), 1, 1 << 24);
+  o.attention_keys = parse_integer(flag, text.substr(cross + 1), 1, 1 << 24);
+}
+
+// FRACTION or FRACTION,SEED. Throws input_error.
+inline void parse_perturb(std::string_view flag, std::string_view text, options& o) {
+  const std::size_t comma = text.find(',');
+  o.perturb = parse_real(std::string(flag), text.substr(0, comma), 0, 0.99);
+  o.perturb_seed =
+      comma == std::string_view::npos
+          ? 1
+          : static_cast<std::uint64_t>(parse_integer(flag, text.substr(comma + 1), 0, INT64_MAX));
 }
 
 // none | all | a comma list of dispatch, vocabulary, checkpoint, optimizer. Throws input_error.

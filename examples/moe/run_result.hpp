@@ -7,6 +7,10 @@
 #include "corpus.hpp"
 #include "options.hpp"
 
+#include <plateau/dry_run/hardware.hpp>
+#include <plateau/dry_run/timeline.hpp>
+#include <plateau/trace/trace.hpp>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -26,6 +30,20 @@ struct peak_record {
   std::string phase;                                 // of the run: "construction", "loss", "backward", ...
 };
 
+// What a dry run says of one step.
+struct prediction {
+  plateau::hardware machine;
+  std::string trouble;               // why there is no time, or empty
+  plateau::dry::rank_account step;   // of the slowest rank
+  int rank = 0;                      // which that is
+  std::int64_t classes = 0;          // of ranks that are alike
+  std::uint64_t operations = 0;      // recorded, of all classes
+  std::uint64_t found = 0;           // by the check of stream order
+  std::vector<std::string> findings; // the first of them
+  std::string routing_note;          // or empty
+  double seconds = 0;                // that the dry run itself took
+};
+
 struct corpus_summary {
   std::string name;
   std::uint64_t bytes = 0;
@@ -42,13 +60,15 @@ inline corpus_summary summary_of(const corpus& text) {
 struct run_result {
   options config;
   corpus_summary text;
-  std::int64_t first_step = 0;        // of `losses`; not 0 after a resume
-  std::vector<double> losses;         // one a step
-  std::optional<double> loss_heldout; // at the end
-  std::int64_t steps_skipped = 0;     // their gradient norm was not finite
-  double tokens_per_second = 0;       // over all ranks
-  std::vector<peak_record> peaks;     // per rank, tag and space
-  std::vector<peak_record> totals;    // per rank and space, over all tags; their own tag is not used
+  std::int64_t first_step = 0;               // of `losses`; not 0 after a resume
+  std::vector<double> losses;                // one a step
+  std::optional<double> loss_heldout;        // at the end
+  std::int64_t steps_skipped = 0;            // their gradient norm was not finite
+  double tokens_per_second = 0;              // over all ranks
+  std::vector<peak_record> peaks;            // per rank, tag and space
+  std::vector<peak_record> totals;           // per rank and space, over all tags; their own tag is not used
+  std::optional<moe::prediction> prediction; // of a dry run, which has no losses
+  std::optional<plateau::trace> trace;       // where one was asked for
 };
 
 } // namespace moe

@@ -59,7 +59,8 @@ struct training_settings {
 struct step_outcome {
   double loss = 0; // mean over the tokens of the step on all ranks, with the balance loss
   double gradient_norm = 0;
-  std::vector<expert_load> loads; // routed rows over all ranks
+  std::vector<expert_load> loads;       // routed rows over all ranks
+  std::vector<std::int64_t> own_routes; // (layers, experts): rows of this rank's own tokens
 };
 
 // `Peaks` names the class that deals with each of the four peaks (unflattened.hpp).
@@ -141,7 +142,9 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     std::vector<std::int64_t> all(report.size() * static_cast<std::size_t>(world_->size()));
     world_->host_exchange(report, all, "step report");
     phase("between steps");
-    return outcome(all, report.size(), sums);
+    step_outcome out = outcome(all, report.size(), sums);
+    out.own_routes.assign(report.begin() + 1, report.end());
+    return out;
   }
 
   // The mean loss over the sampler's held-out sequences. Collective.

@@ -9,6 +9,7 @@
 #include "options.hpp"
 #include "progress.hpp"
 #include "run_result.hpp"
+#include "scenario_file.hpp"
 #include "state_check.hpp"
 #include "state_file.hpp"
 #include "token_sampler.hpp"
@@ -16,14 +17,19 @@
 
 #include <plateau/close_step.hpp>
 #include <plateau/run_ranks.hpp>
+#include <plateau/trace/recorder.hpp>
+#include <plateau/trace/traced_backend.hpp>
+#include <plateau/trace/traced_communicator.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -73,9 +79,16 @@ struct training_job {
   const corpus* text = nullptr;
   const safetensors_reader* initial = nullptr; // --weights or --resume
   std::int64_t first_step = 0;                 // steps that the resumed state has behind it
+  std::optional<plateau::hardware> machine;    // of a dry run
   std::ostream* out = &std::cout;
   int terminal_width = 0;
 };
+
+// Names the part of the program that runs from here on, in the meters of both spaces.
+template <class Backend> void set_phase(Backend& backend, const char* name) {
+  backend.device().meter().phase(name);
+  backend.pinned().meter().phase(name);
+}
 
 namespace detail {
 
@@ -108,6 +121,22 @@ template <class Backend> void add_peaks(Backend& backend, int rank, run_result& 
   };
   add(backend.device().meter(), "device", true);
   add(backend.pinned().meter(), "host", false);
+}
+
+inline void add_by_rank(const std::vector<run_result>& by_rank, run_result& result) {
+  for (const run_result& each : by_rank) {
+    result.peaks.insert(result.peaks.end(), each.peaks.begin(), each.peaks.end());
+    result.totals.insert(result.totals.end(), each.totals.begin(), each.totals.end());
+  }
+}
+
+// The rows of this rank's own tokens in a step. Thread-safe.
+inline void add_routes(routing_recorder& to, std::int64_t step, int rank, const model_config& c,
+                       const step_outcome& outcome) {
+  for (index_t l = 0; l < c.layers; ++l)
+    to.add(step, l, rank,
+           std::span(outcome.own_routes)
+               .subspan(static_cast<std::size_t>(l * c.experts), static_cast<std::size_t>(c.experts)));
 }
 
 // An update is left out when the norm of its gradients is not finite.
@@ -147,10 +176,74 @@ class narrator {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
+// What the ranks of a run have in common, and what they leave behind.
+struct shared_run {
+  const training_job& job;
+  model_config model;
+  rank_grid grid;
+  const token_sampler& sampler;
+  const forced_routing* forced;
+  routing_recorder* routes; // nullptr: nobody wants them
+  run_result& result;       // written by rank 0
+  std::vector<run_result>& by_rank;
+};
+
+// One rank: trains, saves, evaluates. What was trained must not be lost when the evaluation fails.
+template <class T, class Backend, class Communicator>
+void train_rank(const shared_run& run, Backend& backend, Communicator& world) {
+  const training_job& job = run.job;
+  const options& o = job.config;
+  const int rank = world.rank();
+  if (o.memory_limit_bytes) backend.device().meter().limit(*o.memory_limit_bytes);
+  const auto phase = [&](const char* name) { set_phase(backend, name); };
+  phase("construction");
+  using trainer_type = trainer<Backend, Communicator, T>;
+  trainer_type train(backend, world, run.model, run.grid, settings_of(o), run.forced);
+  std::optional<state_mover<trainer_type>> mover;
+  if (const state_moves moves{job.initial != nullptr, !o.save.empty()}; moves.load || moves.save)
+    mover.emplace(train, moves);
+  if (job.initial != nullptr) {
+    phase("loading");
+    mover->load(*job.initial, !o.resume.empty());
+  } else {
+    train.initialise(o.seed);
+  }
+
+  std::optional<narrator> shown;
+  if (rank == 0) shown.emplace(job);
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::int64_t step = job.first_step; step < o.last_step(); ++step) {
+    const step_outcome outcome = train.run_step(run.sampler, step);
+    plateau::close_step(backend, world, train.stream());
+    if (run.routes != nullptr) add_routes(*run.routes, step - job.first_step, rank, run.model, outcome);
+    if (!shown) continue;
+    run.result.losses.push_back(outcome.loss);
+    if (was_skipped(outcome)) ++run.result.steps_skipped;
+    shown->step(step + 1, outcome);
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  shown.reset();
+  if (!o.save.empty()) {
+    phase("saving");
+    auto metadata = metadata_of(o, *job.text);
+    metadata["step"] = std::to_string(std::max(job.first_step, o.last_step()));
+    mover->save(o.save, metadata);
+    plateau::close_step(backend, world, train.stream());
+  }
+  phase("evaluation");
+  const double held_out = train.held_out_loss(run.sampler);
+  plateau::close_step(backend, world, train.stream());
+  add_peaks(backend, rank, run.by_rank[static_cast<std::size_t>(rank)]);
+  if (rank != 0) return;
+  run.result.loss_heldout = held_out;
+  const auto steps = static_cast<double>(run.result.losses.size());
+  if (steps > 0) run.result.tokens_per_second = steps * static_cast<double>(o.batch * o.context) / seconds;
+}
+
 } // namespace detail
 
-// Trains, saves, evaluates: what was trained must not be lost when the evaluation fails. Throws
-// collective_error with the first cause when a rank fails.
+// Throws collective_error with the first cause when a rank fails. A run that is traced has backends and
+// communicators that leave a trace; any other pays nothing for that.
 template <class Backend, class T> run_result run_training(const training_job& job) {
   const options& o = job.config;
   const model_config c = model_of(o, job.text->vocabulary);
@@ -166,61 +259,40 @@ template <class Backend, class T> run_result run_training(const training_job& jo
   std::vector<run_result> by_rank(static_cast<std::size_t>(o.ranks));
   std::vector<std::string> owners;
   for (std::int64_t r = 0; r < o.ranks; ++r) owners.push_back("rank " + std::to_string(r));
+  const bool traced = !o.trace.empty() || !o.svg.empty();
+  const auto origin = plateau::trace_recorder::clock::now();
+  std::vector<std::unique_ptr<plateau::trace_recorder>> recorders;
+  for (int r = 0; traced && r < grid.ranks; ++r)
+    recorders.push_back(std::make_unique<plateau::trace_recorder>(r, origin));
+  routing_recorder routes;
+  const detail::shared_run run{job,
+                               c,
+                               grid,
+                               sampler,
+                               forced ? &*forced : nullptr,
+                               o.record_routing.empty() ? nullptr : &routes,
+                               result,
+                               by_rank};
 
   const auto run_rank = [&](plateau::thread_communicator& world) {
-    const int rank = world.rank();
-    Backend backend(owners[static_cast<std::size_t>(rank)].c_str());
-    if (o.memory_limit_bytes) backend.device().meter().limit(*o.memory_limit_bytes);
-    const auto phase = [&](const char* name) {
-      backend.device().meter().phase(name);
-      backend.pinned().meter().phase(name);
-    };
-    phase("construction");
-    using trainer_type = trainer<Backend, plateau::thread_communicator, T>;
-    trainer_type train(backend, world, c, grid, settings_of(o), forced ? &*forced : nullptr);
-    std::optional<state_mover<trainer_type>> mover;
-    if (const state_moves moves{job.initial != nullptr, !o.save.empty()}; moves.load || moves.save)
-      mover.emplace(train, moves);
-    if (job.initial != nullptr) {
-      phase("loading");
-      mover->load(*job.initial, !o.resume.empty());
-    } else {
-      train.initialise(o.seed);
+    const auto rank = static_cast<std::size_t>(world.rank());
+    if (!traced) {
+      Backend backend(owners[rank].c_str());
+      detail::train_rank<T>(run, backend, world);
+      return;
     }
-
-    std::optional<detail::narrator> narrator;
-    if (rank == 0) narrator.emplace(job);
-    const auto begin = std::chrono::steady_clock::now();
-    for (std::int64_t step = job.first_step; step < o.last_step(); ++step) {
-      const step_outcome outcome = train.run_step(sampler, step);
-      plateau::close_step(backend, world, train.stream());
-      if (!narrator) continue;
-      result.losses.push_back(outcome.loss);
-      if (detail::was_skipped(outcome)) ++result.steps_skipped;
-      narrator->step(step + 1, outcome);
-    }
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    narrator.reset();
-    if (!o.save.empty()) {
-      phase("saving");
-      auto metadata = metadata_of(o, *job.text);
-      metadata["step"] = std::to_string(std::max(job.first_step, o.last_step()));
-      mover->save(o.save, metadata);
-      plateau::close_step(backend, world, train.stream());
-    }
-    phase("evaluation");
-    const double held_out = train.held_out_loss(sampler);
-    plateau::close_step(backend, world, train.stream());
-    detail::add_peaks(backend, rank, by_rank[static_cast<std::size_t>(rank)]);
-    if (rank != 0) return;
-    result.loss_heldout = held_out;
-    const auto steps = static_cast<double>(result.losses.size());
-    if (steps > 0) result.tokens_per_second = steps * static_cast<double>(o.batch * o.context) / seconds;
+    using traced_type = plateau::traced_backend<Backend>;
+    traced_type backend(*recorders[rank], owners[rank].c_str());
+    plateau::traced_communicator<plateau::thread_communicator, traced_type> comm(world, backend);
+    detail::train_rank<T>(run, backend, comm);
   };
   plateau::run_ranks(grid.ranks, run_rank, {.deadline = std::chrono::seconds{o.deadline_seconds}});
-  for (const run_result& each : by_rank) {
-    result.peaks.insert(result.peaks.end(), each.peaks.begin(), each.peaks.end());
-    result.totals.insert(result.totals.end(), each.totals.begin(), each.totals.end());
+  detail::add_by_rank(by_rank, result);
+  if (!o.record_routing.empty()) routes.write_csv(o.record_routing);
+  if (traced) {
+    std::vector<const plateau::trace_recorder*> all;
+    for (const auto& each : recorders) all.push_back(each.get());
+    result.trace = plateau::trace_recorder::merge("", all);
   }
   return result;
 }

@@ -32,8 +32,8 @@ std::vector<program_writer> ranks(int n) {
   return list;
 }
 double mark(const dry::rank_times& t, const std::string& name) {
-  for (const auto& [what, at] : t.marks)
-    if (what == name) return at;
+  for (const dry::marked_moment& m : t.marks)
+    if (m.name == name) return m.so_far.seconds;
   return -1;
 }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -182,7 +182,8 @@ class rank_clock {
       if (trace_ != nullptr) trace_->phase(label_of(i).name, host_);
       break;
     case action::mark:
-      times_.marks.emplace_back(label_of(i).name, host_);
+      times_.marks.push_back({label_of(i).name, times_});
+      times_.marks.back().so_far.seconds = host_;
       break;
     }
     ++next_;

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A dry run of the training program: the same trainer on a backend without data. It says what a step of this
+// shape holds at its peak on every rank, byte for byte as a real run's meters do, and how long it takes on a
+// machine that need not be here.
+#pragma once
+
+#include "dry_routing.hpp"
+#include "run_result.hpp"
+#include "token_sampler.hpp"
+#include "trainer.hpp"
+#include "training_run.hpp"
+
+#include <plateau/dry_run/backend.hpp>
+#include <plateau/dry_run/predict.hpp>
+#include <plateau/dry_run/run_dry.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace moe {
+
+namespace detail {
+
+// Tokens that nobody reads: enough for a sampler to be made.
+inline corpus no_text(std::int64_t vocabulary, std::int64_t context) {
+  corpus text;
+  text.name = "none";
+  text.vocabulary = vocabulary;
+  text.tokens.assign(static_cast<std::size_t>(2 * (context + 1)), 0);
+  return text;
+}
+
+// The peaks of the ranks that others stand for.
+inline void copy_peaks(std::vector<run_result>& by_rank, const std::vector<int>& stands_for) {
+  for (std::size_t r = 0; r < by_rank.size(); ++r) {
+    const auto first = static_cast<std::size_t>(stands_for[r]);
+    if (first == r) continue;
+    by_rank[r] = by_rank[first];
+    for (std::vector<peak_record>* list : {&by_rank[r].peaks, &by_rank[r].totals})
+      for (peak_record& each : *list) each.rank = static_cast<int>(r);
+  }
+}
+
+// Of the rank whose step is the longest.
+inline prediction prediction_of(const plateau::hardware& machine, const plateau::dry_ranks& ran,
+                                const plateau::dry::timeline& times) {
+  prediction p;
+  p.machine = machine;
+  p.classes = static_cast<std::int64_t>(std::set<int>(ran.stands_for.begin(), ran.stands_for.end()).size());
+  p.trouble = times.trouble;
+  p.findings = ran.findings();
+  for (const auto& each : ran.recorders) {
+    p.found += each->found();
+    p.operations += each->operations();
+  }
+  for (const plateau::dry::rank_times& rank : times.ranks) {
+    if (rank.marks.size() != 2) continue; // the marks that run_dry_training sets
+    const plateau::dry::rank_account step = rank.marks[1].so_far - rank.marks[0].so_far;
+    if (step.seconds < p.step.seconds) continue;
+    p.step = step;
+    p.rank = rank.rank;
+  }
+  return p;
+}
+
+} // namespace detail
+
+// Runs construction, initial weights and one step. Ranks that the routing makes alike are run once. Throws
+// collective_error with the first cause when a rank fails, as a limit on memory makes one.
+template <class ScratchModel, class T> run_result run_dry_training(const training_job& job) {
+  using backend_type = plateau::dry_run<ScratchModel>;
+  const options& o = job.config;
+  const model_config c = model_of(o, job.text->vocabulary);
+  const rank_grid grid = grid_of(o);
+  const training_settings settings = settings_of(o);
+  const forced_routing forced(o.routing, o.experts, o.top_k, o.layers, o.ranks);
+  const dry_routing routing(forced, c, grid, settings, 0);
+  const corpus tokens = detail::no_text(job.text->vocabulary, o.context);
+  const token_sampler sampler(tokens, o.context, o.seed);
+
+  run_result result;
+  result.config = o;
+  result.text = summary_of(*job.text);
+  std::vector<run_result> by_rank(static_cast<std::size_t>(o.ranks));
+  plateau::dry_options dry;
+  dry.check_order = o.check_order.value_or(true);
+  dry.scenario = [&](const plateau::dry_fetch& fetch) { return routing.answer(fetch); };
+
+  const auto run_rank = [&](plateau::dry_communicator& world) {
+    backend_type backend(world);
+    if (o.memory_limit_bytes) backend.device().meter().limit(*o.memory_limit_bytes);
+    set_phase(backend, "construction");
+    trainer<backend_type, plateau::dry_communicator, T> train(backend, world, c, grid, settings, &forced);
+    train.initialise(o.seed);
+    if (!world.fold(routing.key(world.rank()))) return;
+    backend.wait(backend.record(train.stream())); // what came before is not of the step
+    backend.recorder().mark("step begins");
+    train.run_step(sampler, 0);
+    plateau::close_step(backend, world, train.stream());
+    backend.recorder().mark("step ends");
+    detail::add_peaks(backend, world.rank(), by_rank[static_cast<std::size_t>(world.rank())]);
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  const plateau::dry_ranks ran =
+      plateau::run_dry(grid.ranks, run_rank, dry, {.deadline = std::chrono::seconds{o.deadline_seconds}});
+  if (ran.cause) ran.cause->raise();
+  plateau::dry::timeline times =
+      plateau::predict(ran, *job.machine, {o.perturb_seed, o.perturb, !o.trace.empty() || !o.svg.empty()});
+  detail::copy_peaks(by_rank, ran.stands_for);
+  detail::add_by_rank(by_rank, result);
+  result.prediction = detail::prediction_of(*job.machine, ran, times);
+  result.prediction->seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.prediction->routing_note = forced.repeats_sentence();
+  if (result.prediction->step.seconds > 0)
+    result.tokens_per_second = static_cast<double>(o.batch * o.context) / result.prediction->step.seconds;
+  if (!times.events.events.empty()) result.trace = std::move(times.events);
+  return result;
+}
+
+// The instantiations, one translation unit each.
+run_result dry_run_builtin_fp32(const training_job& job);
+run_result dry_run_builtin_bf16(const training_job& job);
+#if defined(MOE_HAS_BLAS)
+run_result dry_run_blas_fp32(const training_job& job);
+run_result dry_run_blas_bf16(const training_job& job);
+#endif
+
+} // namespace moe
