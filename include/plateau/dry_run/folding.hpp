@@ -16,14 +16,29 @@
 
 namespace plateau::inline v0::dry {
 
-// What a rank has done, without the numbers of its peers and of its tables.
+// What a rank has done, without the numbers of its peers and of its tables. Of what it exchanged, how much.
 inline std::uint64_t digest_of(const rank_program& p) {
   digest d;
   for (const instruction& i : p.instructions) {
     d.add(static_cast<std::int64_t>(i.what)).add(static_cast<std::int64_t>(i.on)).add(i.stream).add(i.other);
     d.add(static_cast<std::int64_t>(i.bytes)).add(static_cast<std::int64_t>(i.flops));
-    d.add(static_cast<std::int64_t>(i.type));
+    d.add(static_cast<std::int64_t>(i.type)).add(i.round_trip);
   }
+  const auto group_size = [&](std::uint32_t group) {
+    return static_cast<std::int64_t>(p.groups[group].members.size());
+  };
+  const auto add = [&](const std::vector<message>& list) {
+    std::size_t bytes = 0;
+    for (const message& m : list) bytes += m.bytes;
+    d.add(static_cast<std::int64_t>(list.size())).add(static_cast<std::int64_t>(bytes));
+  };
+  for (const exchange_record& e : p.exchanges) {
+    d.add(group_size(e.group));
+    add(e.sends);
+    add(e.receives);
+  }
+  for (const host_exchange_record& e : p.host_exchanges)
+    d.add(group_size(e.group)).add(static_cast<std::int64_t>(e.bytes));
   return d.value();
 }
 
