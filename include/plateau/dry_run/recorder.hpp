@@ -245,9 +245,8 @@ class recorder final : public memory_listener {
                       std::span<const access_range> touched) {
     const std::uint64_t number = operations_++;
     if (number == options_.throw_at)
-      throw backend_error(error_prefix(owner_) + "'" + name + "' on stream '" + name_of(s) + "'" +
-                          place.text() + ": operation " + std::to_string(number) +
-                          " fails, as the dry run was told");
+      throw backend_error(error_prefix(owner_) + "'" + name + "' " + place_of(s) + place.text() +
+                          ": operation " + std::to_string(number) + " fails, as the dry run was told");
     if (!options_.check_order && !options_.record_program) return 0;
     const std::uint32_t label_number = labels_.number_of(name, place);
     if (options_.check_order) order_.operation({number, label_number, s}, touched);
@@ -256,8 +255,10 @@ class recorder final : public memory_listener {
   std::string describe(const operation_ref& o) const {
     const label& l = program_.labels[o.name];
     return "'" + std::string(l.name) + "' (operation " + std::to_string(o.number) + ") " +
-           (o.stream == 0 ? std::string("of the host") : "on stream '" + name_of(o.stream) + "'") +
-           l.at.text();
+           place_of(o.stream) + l.at.text();
+  }
+  std::string place_of(std::uint16_t s) const {
+    return s == 0 ? std::string("of the host") : "on stream '" + name_of(s) + "'";
   }
 
   const char* owner_;
