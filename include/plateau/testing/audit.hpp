@@ -34,7 +34,7 @@ class audit {
     };
     if (filled_.empty()) return shut_and_call();
     if (!o.repeatable) {
-      fill(0);
+      fill(no_argument);
       shut_and_call();
       return find_survivors(o);
     }
@@ -44,7 +44,7 @@ class audit {
       fill(changed);
       shut_and_call();
     };
-    fill(0);
+    fill(no_argument);
     shut_and_call();
     take(after_);
     again(all_arguments);
@@ -52,6 +52,9 @@ class audit {
     if (d.what == nothing) return;
     if (d.what == unwritten)
       refuse(o, d.argument, d.mode, d.offset, "is not written, though every byte was promised");
+    again(no_argument);
+    if (compare(no_argument).what == changed_value)
+      refuse(o, d.argument, d.mode, d.offset, "changes from run to run, though nothing else does");
     for (const piece& p : filled_) {
       again(p.argument + 1);
       const difference because = compare(p.argument + 1);
@@ -60,13 +63,12 @@ class audit {
              "is read, though only writing was promised: byte " + std::to_string(because.offset) +
                  " of argument " + std::to_string(because.argument) + " depends on what it held before");
     }
-    refuse(o, d.argument, d.mode, d.offset,
-           "changes from run to run, or with what an argument that is only written held before");
+    refuse(o, d.argument, d.mode, d.offset, "depends on what arguments that are only written held before");
   }
 
  private:
-  // Arguments by their number + 1.
-  static constexpr int all_arguments = -1;
+  // Whose pattern is changed: an argument, by its number + 1, all or none.
+  static constexpr int all_arguments = -1, no_argument = 0;
   static constexpr std::size_t no_offset = ~std::size_t{0};
   enum finding { nothing, unwritten, changed_value };
   struct difference {
