@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bitset>
 #include <random>
 #include <set>
 #include <string>
@@ -47,7 +48,8 @@ class oracle {
     int point;
     int block;
     std::uint64_t number;
-    access_range range;
+    touch mode;
+    std::bitset<block_bytes> bytes;
   };
   void operation(std::uint64_t number, int stream, const std::vector<std::pair<int, access_range>>& accesses,
                  const std::vector<bool>& live) {
@@ -63,40 +65,39 @@ class oracle {
     }
     for (const auto& [b, r] : accesses) {
       if (!live[static_cast<std::size_t>(b)]) continue;
-      log.push_back({point, b, number, r});
-      if (r.mode != touch::read)
-        each_byte(r, [&](std::size_t i) { written(b)[i] = r.mode != touch::scratch; });
+      done d{point, b, number, r.mode, {}};
+      each_byte(r, [&](std::size_t i) { d.bytes.set(i); });
+      log.push_back(d);
+      if (r.mode == touch::read) continue;
+      each_byte(r, [&](std::size_t i) { written(b)[i] = r.mode != touch::scratch; });
     }
   }
   void forget(int b, std::size_t first, std::size_t last_byte) {
     for (auto i = first; i < last_byte; ++i) written(b)[i] = false;
   }
-  bool reaches(int from, int to) const {
-    std::vector<bool> seen(edges_.size());
+  bool reaches(int from, int to) {
+    if (reached_.size() != edges_.size()) reached_.assign(edges_.size(), {});
+    auto& seen = reached_[static_cast<std::size_t>(from)];
+    if (!seen.empty()) return seen[static_cast<std::size_t>(to)];
+    seen.resize(edges_.size());
     std::vector<int> stack{from};
     while (!stack.empty()) {
       const int n = stack.back();
       stack.pop_back();
-      if (n == to) return true;
       if (seen[static_cast<std::size_t>(n)]) continue;
       seen[static_cast<std::size_t>(n)] = true;
       for (const int m : edges_[static_cast<std::size_t>(n)]) stack.push_back(m);
     }
-    return false;
+    return seen[static_cast<std::size_t>(to)];
   }
   // (later, earlier) of all that conflict in some byte and are not ordered.
-  pair_set races() const {
+  pair_set races() {
     pair_set found;
     for (std::size_t i = 0; i < log.size(); ++i)
       for (std::size_t j = 0; j < i; ++j) {
         const auto &y = log[i], &x = log[j];
-        if (x.number == y.number || x.block != y.block || !dry::conflict(x.range.mode, y.range.mode))
-          continue;
-        std::vector<bool> mine(block_bytes);
-        bool common = false;
-        each_byte(x.range, [&](std::size_t k) { mine[k] = true; });
-        each_byte(y.range, [&](std::size_t k) { common = common || mine[k]; });
-        if (common && !reaches(x.point, y.point)) found.insert({y.number, x.number});
+        if (x.number == y.number || x.block != y.block || !dry::conflict(x.mode, y.mode)) continue;
+        if ((x.bytes & y.bytes).any() && !reaches(x.point, y.point)) found.insert({y.number, x.number});
       }
     return found;
   }
@@ -124,6 +125,7 @@ class oracle {
   }
 
   std::vector<std::vector<int>> edges_;
+  std::vector<std::vector<bool>> reached_; // by point, as far as asked for since the last point was added
   std::vector<int> last_;
   std::vector<std::vector<int>> pending_;
   std::vector<std::vector<bool>> written_;

@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <tuple>
@@ -43,6 +44,7 @@ class order_check {
     a.bytes = bytes;
     a.space = space;
     a.purpose = purpose;
+    a.live = std::make_unique<contents>();
     memory_.insert_or_assign(address, std::move(a));
   }
   // The host gives it back. What may still touch it is a finding, for each stream its last; what touches it
@@ -52,9 +54,8 @@ class order_check {
     if (at == memory_.end() || !at->second.live) return;
     auto& a = at->second;
     report_in_flight(a);
-    a.live = false;
-    a.touched.clear(lists_);
-    a.written = {};
+    a.live->touched.clear(lists_);
+    a.live.reset();
   }
   // The contents of these bytes are dead: they must be written before they are read. Who touched them stays
   // known, so whoever uses them next must still be ordered after that.
@@ -64,7 +65,7 @@ class order_check {
     access_range dead;
     dead.address = p;
     dead.width = std::min(bytes, a->end() - p);
-    a->written.erase(dead);
+    a->live->written.erase(dead);
   }
   // Memory of the caller's that no resource gave out is known from here on. Its contents are ready in the
   // order of `stream`, as if that wrote them here. Memory adopted before may be adopted again, in part or
@@ -108,9 +109,9 @@ class order_check {
     for (const auto& race : races_) note(race);
     for (const auto& [a, r] : valid_) {
       if (r.mode == touch::scratch)
-        a->written.erase(r);
+        a->live->written.erase(r);
       else if (r.mode != touch::read)
-        a->written.add(r);
+        a->live->written.add(r);
     }
   }
 
@@ -135,6 +136,10 @@ class order_check {
  private:
   static constexpr std::size_t most_kept = 256;
 
+  struct contents {
+    touched_bytes touched;
+    written_bytes written;
+  };
   struct allocation {
     std::uint64_t number = 0;
     std::uintptr_t address = 0;
@@ -142,9 +147,7 @@ class order_check {
     const char* space = "";
     tag purpose = tag::other;
     bool adopted = false;
-    bool live = true;
-    touched_bytes touched{};
-    written_bytes written{};
+    std::unique_ptr<contents> live{}; // none once freed
 
     std::uintptr_t end() const { return address + bytes; }
   };
@@ -196,6 +199,7 @@ class order_check {
     joined.number = next_allocation_;
     joined.space = "adopted";
     joined.adopted = true;
+    joined.live = std::make_unique<contents>();
     auto lo = p, hi = p + bytes;
     auto next = memory_.upper_bound(p);
     if (next != memory_.begin() && std::prev(next)->second.end() >= p) --next;
@@ -208,8 +212,8 @@ class order_check {
       lo = std::min(lo, a.address);
       hi = std::max(hi, a.end());
       joined.number = std::min(joined.number, a.number);
-      joined.touched.take(a.touched);
-      joined.written.take(a.written);
+      joined.live->touched.take(a.live->touched);
+      joined.live->written.take(a.live->written);
       next = memory_.erase(next);
     }
     joined.address = lo;
@@ -219,11 +223,16 @@ class order_check {
   }
 
   void check_order(allocation& a, const access_range& r, const touch_note& now, const vector_clock& clock) {
-    a.touched.add(lists_, r, now, clock, host(), [&](const touch_note& old, auto first, auto last) {
-      for (auto& f : races_) { // one finding for two operations and one allocation, however many its bytes
-        if (f.allocation != a.number || f.earlier->number != old.by.number) continue;
-        f.first = std::min(f.first, first - a.address);
-        f.last = std::max(f.last, last - a.address);
+    a.live->touched.add(lists_, r, now, clock, host(), [&](const touch_note& old, auto first, auto last) {
+      // One finding for two operations and one allocation, however many pieces their bytes are in. Where
+      // there are very many operations, one may be named again.
+      const auto recent = races_.size() < 64 ? races_.begin() : races_.end() - 64;
+      const auto same = std::find_if(recent, races_.end(), [&](const finding& f) {
+        return f.allocation == a.number && f.earlier->number == old.by.number;
+      });
+      if (same != races_.end()) {
+        same->first = std::min(same->first, first - a.address);
+        same->last = std::max(same->last, last - a.address);
         return;
       }
       finding f;
@@ -239,7 +248,7 @@ class order_check {
   }
   void check_values(allocation& a, const access_range& r, operation_ref by) {
     if (!needs_values(r.mode)) return;
-    const auto missing = a.written.missing(r);
+    const auto missing = a.live->written.missing(r);
     if (!missing) return;
     finding f;
     f.kind = finding_kind::read_before_write;
@@ -252,7 +261,7 @@ class order_check {
   }
   void report_in_flight(const allocation& a) {
     races_.clear();
-    a.touched.each(lists_, [&](const touch_note& n, auto first, auto last) {
+    a.live->touched.each(lists_, [&](const touch_note& n, auto first, auto last) {
       if (n.ordered_before(host())) return;
       finding f;
       f.kind = finding_kind::free_in_flight;

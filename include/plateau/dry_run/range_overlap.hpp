@@ -168,7 +168,7 @@ inline bool covers(const access_range& a, const access_range& b) {
   }
   const auto i = static_cast<index_t>(d / a.pitch);
   if (d - static_cast<std::size_t>(i) * a.pitch + b.width > a.width) return false;
-  return b.contiguous() || (b.pitch == a.pitch && i + b.rows <= a.rows);
+  return b.contiguous() || b.pitch == a.pitch; // no rows too many: b ends where a does, or before
 }
 
 // Of b's rows, numbers [first, second) that lie within rows of a. May be none though some do.
