@@ -62,7 +62,10 @@ template <class Backend> void grouping(const subject<Backend>& under_test) {
     check_grouping<std::int32_t>(r, many, keys);
     check_grouping<std::int64_t>(r, many, keys);
   }
+}
 
+template <class Backend> void refusals_of_grouping(const subject<Backend>& under_test) {
+  rig<Backend> r(under_test);
   auto ids = r.template device<std::int32_t>(7);
   auto order = r.template device<std::int64_t>(8);
   auto scratch = r.template device<unsigned char>(4096);
@@ -83,7 +86,7 @@ template <class Backend> void grouping(const subject<Backend>& under_test) {
     CHECK(has(text, std::to_string(needed)));
   }
   // Refused before anything is read.
-  const index_t long_list = index_t{most} + 2;
+  const index_t long_list = index_t{std::numeric_limits<std::int32_t>::max()} + 2;
   text = refusal([&] {
     r.b.group_by_key(r.s, in(view<std::int32_t>{nullptr, long_list}),
                      out(view<std::int32_t>{nullptr, long_list}), out(order.first(3)), scratch.all());
@@ -109,6 +112,14 @@ template <class Backend> void scans(const subject<Backend>& under_test) {
         r.template device<unsigned char>(static_cast<index_t>(Backend::exclusive_scan_scratch_bytes(n)));
     r.b.exclusive_scan(r.s, in(x.all()), out(y.all()), scratch.all());
     CHECK(r.download(y.all()) == expected);
+  }
+}
+template <class Backend> void refusals_of_scans(const subject<Backend>& under_test) {
+  rig<Backend> r(under_test);
+  for (const index_t n : {1, 2, 33}) {
+    auto x = r.template device<std::int64_t>(n), y = r.template device<std::int64_t>(n + 1);
+    auto scratch =
+        r.template device<unsigned char>(static_cast<index_t>(Backend::exclusive_scan_scratch_bytes(n)));
     int first = __LINE__;
     const std::string text =
         refusal([&] { r.b.exclusive_scan(r.s, in(x.all()), out(y.first(n)), scratch.all()); });

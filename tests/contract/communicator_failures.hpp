@@ -11,6 +11,7 @@
 #include <plateau/close_step.hpp>
 #include <plateau/vote.hpp>
 
+#include <initializer_list>
 #include <optional>
 #include <random>
 #include <stdexcept>
@@ -61,7 +62,7 @@ template <class Fixture> outcomes_type program(int k, ending how, milliseconds d
             backend.device(), pl::index_t(pl::reduce_scratch_bytes<float>(4)), pl::tag::other);
         pl::pinned_buffer<float, backend_t> h(backend.pinned(), n, pl::tag::other);
         auto moves = backend.make_stream("moves"), compute = backend.make_stream("compute");
-        std::fill_n(h.data(), n, 1.0F);
+        if constexpr (has_data<Fixture>) std::fill_n(h.data(), n, 1.0F);
         backend.copy(compute, in(h.all()), out(a.all()));
         backend.copy(compute, in(h.all()), out(b.all()));
         for (int op = 0; op < operations; ++op) {
@@ -110,9 +111,8 @@ template <class Fixture> outcomes_type program(int k, ending how, milliseconds d
   return outcomes;
 }
 
-template <class Fixture> void one_rank_throws() {
-  for (const ending how :
-       {ending::throws_on_host, ending::throws_on_stream, ending::throws_on_other_stream, ending::aborts})
+template <class Fixture> void one_rank_ends(std::initializer_list<ending> ways) {
+  for (const ending how : ways)
     for (int k = 0; k < operations; ++k)
       for (int repeat = 0; repeat < 3; ++repeat) {
         CAPTURE(int(how));
@@ -121,6 +121,12 @@ template <class Fixture> void one_rank_throws() {
         check_cause(outcomes, 2, "injected");
         CHECK((outcomes.size() < 3 || outcomes[2].has_value()));
       }
+}
+
+template <class Fixture> void one_rank_throws() {
+  one_rank_ends<Fixture>({ending::throws_on_host, ending::aborts});
+  if constexpr (has_data<Fixture>) // where tasks run
+    one_rank_ends<Fixture>({ending::throws_on_stream, ending::throws_on_other_stream});
 }
 
 template <class Fixture> void one_rank_returns_early() {
@@ -149,6 +155,16 @@ template <class Fixture> void progress_restarts_deadlines() {
   for (const auto& o : outcomes) CHECK_FALSE(o.has_value());
 }
 
+// Different numbers of integers.
+template <class Fixture> void lengths_differ() {
+  const auto outcomes = run_promptly<Fixture>(4, [](auto& comm) {
+    const std::vector<std::int64_t> mine(comm.rank() == 2 ? 2 : 3);
+    std::vector<std::int64_t> all(4 * mine.size());
+    comm.host_exchange(mine, all, "capacities");
+  });
+  check_cause(outcomes, 2, "rank 1 gives 3, rank 2 gives 2");
+}
+
 // Sends and receives of different sizes: both are named, the sender is the failed rank.
 template <class Fixture> void sizes_differ() {
   using backend_t = typename Fixture::backend;
@@ -175,12 +191,7 @@ template <class Fixture> void sizes_differ() {
                       std::to_string(4 * c.expected));
     }
   }
-  const auto outcomes = run_promptly<Fixture>(4, [](auto& comm) {
-    const std::vector<std::int64_t> mine(comm.rank() == 2 ? 2 : 3);
-    std::vector<std::int64_t> all(4 * mine.size());
-    comm.host_exchange(mine, all, "capacities");
-  });
-  check_cause(outcomes, 2, "rank 1 gives 3, rank 2 gives 2");
+  lengths_differ<Fixture>();
 }
 
 template <class Fixture> void orders_differ() {

@@ -131,8 +131,8 @@ template <class ScratchModel> class dry_run {
     check_kernel<dry_run, Grid, Kernel, Args...>();
     check_grid(grid, s.place(), recorder_->owner());
     if (grid.n == 0) return;
-    ++counters_.launches;
     issue(s, kernel_name<Kernel>(), dry::engine::compute, args...);
+    ++counters_.launches;
   }
 
   template <class A, class B, class C>
@@ -228,9 +228,9 @@ template <class ScratchModel> class dry_run {
     check_fetch(from.v.n, into.size(), label, recorder_->owner());
     recorder_->wait(0, ready, {file, line}, !into.empty());
     if (into.empty()) return;
-    ++counters_.host_round_trips;
     const std::array<dry::access_range, 1> touched{dry::range_of(from)};
     recorder_->issue(0, {file, line}, label, {}, touched);
+    ++counters_.host_round_trips;
     const auto& scenario = recorder_->options().scenario;
     const dry_fetch request{recorder_->rank(), label, fetches_[label]++, sizeof(T),
                             std::as_writable_bytes(into)};
@@ -289,10 +289,10 @@ template <class ScratchModel> class dry_run {
                                       : host_source              ? dry::engine::host_to_device
                                       : host_target              ? dry::engine::device_to_host
                                                                  : dry::engine::device_copy;
-    counters_.copied_bytes += to.v.bytes();
     const std::array<dry::access_range, 2> touched{range(from), range(to)};
     recorder_->issue(s.stream.number(), s.place(), "copy",
                      {on_engine, 0, scalar_kind::none, static_cast<std::uint64_t>(to.v.bytes())}, touched);
+    counters_.copied_bytes += to.v.bytes();
   }
   template <class A, class B, class C>
   void product(on<stream> s, const char* name, const gemm_shape& shape, index_t products,

@@ -49,6 +49,7 @@ class dry_communicator {
   plateau::counters counters() const {
     plateau::counters c = host_.counters();
     c.host_exchanges += folded_exchanges_;
+    c.host_exchanges -= folding_exchanges_;
     return c;
   }
   // This rank's. It outlives the communicator for whoever holds it.
@@ -59,12 +60,14 @@ class dry_communicator {
     if (state_->firsts)
       throw config_error(named("split") + ": after fold, the ranks that others stand for cannot say their "
                                           "color: split first");
+    require_group("split");
     record_host_exchange("split", 2 * sizeof(std::int64_t));
     return {host_.split(color, key), state_, path_ + "/" + std::to_string(splits_++)};
   }
 
   // Collective, of the outermost communicator, once, when everything is constructed. Ranks are alike if they
-  // give the same key and have done the same so far; the first of them stands for all. Returns whether this
+  // give the same key and have done the same so far (where the program is recorded; the key alone says so
+  // where it is not); the first of them stands for all. Returns whether this
   // rank goes on: one that does not has nothing more to do, and returns. From here on the ranks of a class
   // must do the same, up to the numbers of their peers, and give host exchanges the same integers; the key
   // must tell apart those that would not. Throws config_error when it cannot be folded.
@@ -74,11 +77,13 @@ class dry_communicator {
     const std::int64_t mine[] = {static_cast<std::int64_t>(key),
                                  static_cast<std::int64_t>(dry::digest_of(state_->recorder.program()))};
     std::vector<std::int64_t> all(2 * static_cast<std::size_t>(size()));
+    const std::uint64_t before = host_.counters().host_exchanges;
     host_.host_exchange(mine, all, "fold");
     state_->stands_for = dry::first_alike(all, 2);
     state_->place = dry::places_among_firsts(state_->stands_for);
     const bool goes_on = state_->stands_for[static_cast<std::size_t>(rank())] == rank();
     state_->firsts.emplace(host_.split(goes_on ? 0 : -1, rank()));
+    folding_exchanges_ = host_.counters().host_exchanges - before; // none of the program's own
     return goes_on;
   }
   // For each rank of the outermost communicator, the one that stands for it.
@@ -93,15 +98,12 @@ class dry_communicator {
 
   void host_exchange(std::span<const std::int64_t> mine, std::span<std::int64_t> all,
                      const char* what = "host_exchange") {
-    if (!state_->firsts) {
-      record_host_exchange(what, mine.size_bytes());
-      host_.host_exchange(mine, all, what);
-      return;
-    }
+    require_group(what);
     if (all.size() != static_cast<std::size_t>(size()) * mine.size())
       throw config_error(named(what) + ": room for " + std::to_string(all.size()) + " integers, but " +
                          std::to_string(size()) + " ranks give " + std::to_string(mine.size()) + " each");
     record_host_exchange(what, mine.size_bytes());
+    if (!state_->firsts) return host_.host_exchange(mine, all, what);
     ++folded_exchanges_;
     // By those who go on; everyone else gives what the one does that stands for it.
     thread_communicator& firsts = *state_->firsts;
@@ -115,6 +117,7 @@ class dry_communicator {
   }
 
   void close_step() {
+    require_group("close_step");
     record_host_exchange("close_step", 0);
     if (!state_->firsts) return host_.close_step();
     ++folded_exchanges_;
@@ -122,6 +125,7 @@ class dry_communicator {
   }
   void latch(failure why) { host_.latch(std::move(why)); }
   void abort(const failure& cause) {
+    require_group("abort");
     state_->recorder.ended_by(cause);
     host_.abort(cause);
   }
@@ -143,14 +147,20 @@ class dry_communicator {
       : host_(std::move(host)), state_(std::move(state)), path_(std::move(path)) {}
 
   std::string named(const char* what) const { return error_prefix(state_->name.c_str()) + what; }
+  void require_group(const char* what) const {
+    if (size() == 0)
+      throw config_error(named(what) + ": on a communicator of size 0, which split gives to a rank with a "
+                                       "negative color");
+  }
   void record_host_exchange(const char* what, std::size_t bytes) {
-    if (size() == 0) return; // the thread communicator refuses it
     state_->recorder.host_exchange(what, group_at(state_->recorder), host_exchanges_++, bytes);
   }
   // This group's number at a recorder: that of this rank, or of a backend that was made by itself.
   std::uint32_t group_at(dry::recorder& r) {
     for (const auto& [known, number] : numbers_)
-      if (known == &r) return number;
+      if (known == &r && number < r.program().groups.size() && r.program().groups[number].path == path_)
+        return number; // otherwise a recorder that has gone, and another one in its place
+    std::erase_if(numbers_, [&](const auto& n) { return n.first == &r; });
     dry::group_record g{path_, {}, rank()};
     for (int i = 0; i < size(); ++i) g.members.push_back(origin_rank(i));
     numbers_.emplace_back(&r, r.add_group(std::move(g)));
@@ -161,7 +171,7 @@ class dry_communicator {
   std::shared_ptr<rank_state> state_;
   std::string path_;
   int splits_ = 0;
-  std::uint64_t host_exchanges_ = 0, folded_exchanges_ = 0;
+  std::uint64_t host_exchanges_ = 0, folded_exchanges_ = 0, folding_exchanges_ = 0;
   std::vector<std::pair<const dry::recorder*, std::uint32_t>> numbers_;
   std::vector<std::int64_t> given_;
 };
