@@ -54,7 +54,9 @@ class oracle {
   void operation(std::uint64_t number, int stream, const std::vector<std::pair<int, access_range>>& accesses,
                  const std::vector<bool>& live) {
     const int point = add(stream);
-    for (const auto& [b, r] : accesses) {
+    for (const auto& access : accesses) {
+      const int b = access.first;
+      const access_range& r = access.second;
       if (!live[static_cast<std::size_t>(b)]) {
         used_after_free.insert(number);
         continue;
@@ -63,7 +65,9 @@ class oracle {
       each_byte(r, [&](std::size_t i) { held = held && written(b)[i]; });
       if (dry::needs_values(r.mode) && !held) read_before_write.insert(number);
     }
-    for (const auto& [b, r] : accesses) {
+    for (const auto& access : accesses) {
+      const int b = access.first;
+      const access_range& r = access.second;
       if (!live[static_cast<std::size_t>(b)]) continue;
       done d{point, b, number, r.mode, {}};
       each_byte(r, [&](std::size_t i) { d.bytes.set(i); });

@@ -147,7 +147,8 @@ class touched_bytes {
 
   // Calls f(note, first, last) for all that is remembered.
   template <class F> void each(const note_lists& lists, F f) const {
-    for (const auto& [lo, s] : segments_) lists.each(s.notes, [&](const touch_note& n) { f(n, lo, s.end); });
+    for (const auto& s : segments_)
+      lists.each(s.second.notes, [&](const touch_note& n) { f(n, s.first, s.second.end); });
     strided_.each([&](const access_range& r, const touch_note& n) { f(n, r.address, end_of(r)); });
   }
   void clear(note_lists& lists) {
