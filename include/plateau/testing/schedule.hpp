@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -89,6 +90,20 @@ class schedule {
     }
   }
 
+  // Another thread, which has no token, says that the thread of this rank could not be started, and perhaps
+  // why: whoever has the token makes it known.
+  void never_comes(int rank, std::optional<failure> why) {
+    bool token_is_there = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (of(rank).absent) return;
+      of(rank).absent = true;
+      if (why && !absent_because_) absent_because_ = std::move(why);
+      token_is_there = token_ == rank;
+    }
+    if (token_is_there) end(rank);
+  }
+
   // Called wherever a host asks for something: lets other things happen first, or not.
   void pause(int rank) {
     while (random_.chance(preference_.steps_between_calls())) {
@@ -127,6 +142,7 @@ class schedule {
   struct host_thread {
     std::condition_variable wake;
     bool entered = false, ended = false;
+    bool absent = false;                          // with the mutex
     const std::function<bool()>* ready = nullptr; // while it waits
     const host::wait_site* site = nullptr;
 
@@ -137,6 +153,7 @@ class schedule {
   // Everything that may happen next but that the host `me` goes on.
   void list(int me) {
     candidates_.clear();
+    note_absences();
     for (std::size_t i = 0; i < streams_.size(); ++i) {
       stream_queue& q = *streams_[i];
       if (const std::size_t n = q.choices(); n != 0)
@@ -145,12 +162,24 @@ class schedule {
     for (int r = 0; r < static_cast<int>(hosts_.size()); ++r)
       if (r != me && of(r).may_run()) candidates_.push_back({true, r, 0, 1, 0, 0});
   }
+  void note_absences() {
+    if (std::all_of(hosts_.begin(), hosts_.end(), [](const host_thread& h) { return h.entered || h.ended; }))
+      return;
+    const std::lock_guard lock(mutex_);
+    for (std::size_t r = 0; r < hosts_.size(); ++r) {
+      if (!hosts_[r].absent || hosts_[r].ended) continue;
+      hosts_[r].ended = absence_noted_ = true;
+      record_->leave(static_cast<int>(r));
+    }
+    if (absent_because_) record_->abort(*absent_because_);
+  }
   // What happens next while the host `me` cannot go on; null when a failure had to be declared first.
   const candidate* draw(int me) {
+    absence_noted_ = false;
     list(me);
     if (candidates_.empty()) list(me); // an exchange that was asked early has seen its peers only now
     if (!candidates_.empty()) return &candidates_[preference_.choose(random_, candidates_)];
-    nothing_can_happen();
+    if (!std::exchange(absence_noted_, false)) nothing_can_happen();
     return nullptr;
   }
   void take(int me, candidate c) {
@@ -210,6 +239,8 @@ class schedule {
   // The token, and what the threads that wait for it share.
   std::mutex mutex_;
   std::vector<host_thread> hosts_;
+  std::optional<failure> absent_because_;
+  bool absence_noted_ = false;
   int token_;
 };
 

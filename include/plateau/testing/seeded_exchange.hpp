@@ -57,8 +57,7 @@ class seeded_exchange final : public command {
     exchange_seat& mine = all_->of(call_.rank);
     if (mine.ended != call_.index) return 0;
     mine.now = this;
-    for (int peer = 0; peer < all_->group->size() && !wrong_; ++peer)
-      if (!met_[static_cast<std::size_t>(peer)]) meet(peer);
+    meet_all();
     return wrong_ || complete() ? 1 : ready_.size();
   }
   bool run(std::size_t choice) override {
@@ -67,6 +66,7 @@ class seeded_exchange final : public command {
       const failure why = *record().cause();
       why.raise();
     }
+    meet_all(); // some may have come since
     if (wrong_) {
       withdraw();
       host::abort_record::lock_type lock(record().mutex());
@@ -128,6 +128,10 @@ class seeded_exchange final : public command {
     if (mine.now == this) mine.now = nullptr;
   }
 
+  void meet_all() {
+    for (int peer = 0; peer < all_->group->size() && !wrong_; ++peer)
+      if (!met_[static_cast<std::size_t>(peer)]) meet(peer);
+  }
   // Matches what the peer sends to us, if that can be seen. A peer that has ended without us had nothing for
   // us, and takes nothing.
   void meet(int peer) {

@@ -82,22 +82,16 @@ class seeded_group {
     return made;
   }
 
-  // A rank whose thread could never be started is spoken for by another thread.
+  // Another thread speaks for a rank whose thread could never be started.
   void abort(int rank, failure why) {
     const int me = origin(rank);
-    if (all_->world->ended(me)) return;
-    const bool nobody = !all_->world->entered(me);
-    if (nobody) all_->world->enter(me);
-    all_->group->abort(rank, std::move(why));
-    if (nobody) all_->world->end(me);
+    if (!all_->world->entered(me)) return all_->world->never_comes(me, std::move(why));
+    if (!all_->world->ended(me)) all_->group->abort(rank, std::move(why));
   }
   void leave(int rank) {
     const int me = origin(rank);
-    if (all_->world->ended(me)) return;
-    const bool nobody = !all_->world->entered(me);
-    if (nobody) all_->world->enter(me);
-    all_->group->leave(rank);
-    if (nobody) all_->world->end(me);
+    if (!all_->world->entered(me)) return all_->world->never_comes(me, {});
+    if (!all_->world->ended(me)) all_->group->leave(rank);
   }
 
  private:
