@@ -72,6 +72,11 @@ TEST_CASE("a copy on the device reads and writes; host code has its share of the
   CHECK(copy.seconds == 1);
   CHECK(copy.share(resource::device_memory) == 1);
   CHECK(copy.share(resource::compute) == 0);
+  pl::hardware h = slow_machine();
+  h.cache_bytes = 100;
+  const dry::cost cached = dry::cost_model(h).operation(op(dry::engine::device_copy, 0, 50));
+  CHECK(cached.seconds == 0.1);
+  CHECK(cached.share(resource::device_memory) == 0);
   const dry::cost host = m.operation(op(dry::engine::host, 0, 300));
   CHECK(host.seconds == 3);
   CHECK(host.share(resource::host_memory) == 1);

@@ -55,6 +55,22 @@ TEST_CASE("a flow lasts as long as its sender's or its receiver's bytes on links
   CHECK(m.peers_of(3, m.exchanges[3][0]).size() == 1);
 }
 
+TEST_CASE("in a node as well, the fuller end of a flow sets its time") {
+  pl::hardware h = slow_machine();
+  h.ranks_per_node = 4;
+  auto r = ranks(4);
+  r[0].exchange(1, {{1, 20}, {2, 30}}, {});
+  r[1].exchange(1, {}, {{0, 20}});
+  r[2].exchange(1, {}, {{0, 30}, {3, 40}});
+  r[3].exchange(1, {{2, 40}}, {});
+  const auto m = match(r, {}, h);
+  CHECK(m.trouble == "");
+  CHECK(m.exchanges[0][0].load.seconds == 7); // rank 2 receives 70 bytes
+  CHECK(m.exchanges[1][0].load.seconds == 5); // rank 0 sends 50
+  CHECK(m.exchanges[2][0].load.seconds == 7);
+  CHECK(m.exchanges[3][0].load.seconds == 7);
+}
+
 TEST_CASE("groups are told apart by path, and number their ranks themselves") {
   auto r = ranks(4);
   // Ranks 3 and 1, in this order, and 0 and 2: one path, two communicators.

@@ -439,6 +439,30 @@ TEST_CASE("the same input gives the same bits, and a seed its own") {
   CHECK(first.seconds <= 1.2 * plain.seconds);
 }
 
+TEST_CASE("launches, operations, exchanges and host exchanges are all perturbed") {
+  const auto perturbed = [](auto fill, auto change) {
+    pl::hardware h = slow_machine();
+    change(h);
+    auto r = ranks(2);
+    for (int k = 0; k < 2; ++k) fill(r[static_cast<std::size_t>(k)], k);
+    const double plain = solved(r, h).seconds, other = solved(r, h, {3, 0.1, false}).seconds;
+    CHECK(other >= 0.9 * plain);
+    CHECK(other <= 1.1 * plain);
+    return other != plain;
+  };
+  const auto nothing = [](pl::hardware&) {};
+  CHECK(perturbed([](program_writer& w, int) { w.compute(w.stream("main"), 1); }, nothing));
+  CHECK(perturbed([](program_writer& w, int) { w.compute(w.stream("main"), 0); },
+                  [](pl::hardware& h) { h.launch_seconds = 1; }));
+  CHECK(perturbed(
+      [](program_writer& w, int k) {
+        w.exchange(w.stream("main"), {{1 - k, 10}}, {{1 - k, 10}});
+      },
+      nothing));
+  CHECK(perturbed([](program_writer& w, int) { w.host_exchange(); },
+                  [](pl::hardware& h) { h.host_exchange_seconds = 1; }));
+}
+
 TEST_CASE("events, memory and phases, at their virtual times") {
   auto r = ranks(2);
   for (int k = 0; k < 2; ++k) {
