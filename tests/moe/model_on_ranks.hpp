@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs one step of the model on ranks that are threads, from given weights and tokens, and brings loss and
+// Runs one step of the model on ranks of any kind, from given weights and tokens, and brings loss and
 // gradients back as float64 tensors under their names: what tests compare with a reference, or with another
-// number of ranks. Each rank also leaves an account of what it did.
+// number of ranks. Each rank also leaves an account of what it did; where there is no data, that is all.
 #pragma once
 
 #include "model.hpp"
 #include "reference/transformer.hpp"
+#include "support/rank_fixtures.hpp"
 
 #include <plateau/collectives.hpp>
-#include <plateau/host/backend.hpp>
-#include <plateau/run_ranks.hpp>
+#include <plateau/kernels.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -75,11 +75,12 @@ inline double largest_magnitude(pl::view<float> v) {
 
 // tokens: (sequences, context + 1). The sequences of a micro-batch are dealt over the ranks, perhaps
 // unevenly.
-template <class T, class Backend = pl::host_backend>
+template <class T, class Ranks = support::on_threads<>>
 step_result run_model(const step_setup& setup, const reference::transformer_config& reference_config,
-                      const reference::tensors& weights,
-                      const std::vector<std::vector<std::int32_t>>& tokens) {
-  using communicator = pl::thread_communicator;
+                      const reference::tensors& weights, const std::vector<std::vector<std::int32_t>>& tokens,
+                      const Ranks& on = {}) {
+  using Backend = typename Ranks::backend;
+  using communicator = typename Ranks::communicator;
   using moe::index_t;
   const moe::model_config config = config_of(reference_config);
   const int ranks = setup.ranks, expert_parallel = setup.expert_parallel;
@@ -88,8 +89,7 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
   step_result result;
   result.accounts.resize(static_cast<std::size_t>(ranks));
   std::mutex mutex;
-  pl::run_ranks(ranks, [&](communicator& world) {
-    Backend backend;
+  on.run(ranks, [&](communicator& world, Backend& backend) {
     communicator group = world.split(world.rank() / expert_parallel, world.rank());
     communicator replicas = world.split(world.rank() % expert_parallel, world.rank());
     moe::model<Backend, communicator, T> model(backend, world, group, config, {ranks, expert_parallel},
@@ -106,9 +106,13 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
     };
     each([&](const moe::parameter_group& g, const moe::parameter& p) {
       const auto to = model.weights().of(g, p);
-      const reference::vec& from = weights.at(p.name).data;
-      for (index_t i = 0; i < to.n; ++i)
-        to[i] = pl::narrow<T>(static_cast<float>(from[static_cast<std::size_t>(i)]));
+      if constexpr (Ranks::has_data) {
+        const reference::vec& from = weights.at(p.name).data;
+        for (index_t i = 0; i < to.n; ++i)
+          to[i] = pl::narrow<T>(static_cast<float>(from[static_cast<std::size_t>(i)]));
+      } else {
+        backend.launch(stream, pl::elements{to.n}, pl::fill<T>{}, pl::out(to));
+      }
     });
     model.begin_step(stream);
     backend.wait(backend.record(stream));
@@ -135,21 +139,25 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
     account.work = backend.counters() - work_before;
     account.group = group.counters() - group_before;
     account.routed = model.routed();
-    account.shared_gradient = largest_magnitude(model.gradients().shared());
-    account.expert_gradient = largest_magnitude(model.gradients().expert());
+    if constexpr (Ranks::has_data) {
+      account.shared_gradient = largest_magnitude(model.gradients().shared());
+      account.expert_gradient = largest_magnitude(model.gradients().expert());
+    }
     account.dispatch = backend.device().meter().peak(pl::tag::dispatch);
     pl::all_reduce(backend, world, stream, pl::inout(model.gradients().shared()), scratch.all());
     pl::all_reduce(backend, replicas, stream, pl::inout(model.gradients().expert()), scratch.all());
     backend.wait(backend.record(stream));
 
-    const std::lock_guard lock(mutex);
-    if (world.rank() == 0) result.loss += model.loss_sums()[1];
-    if (world.rank() < expert_parallel)
-      each([&](const moe::parameter_group& g, const moe::parameter& p) {
-        const auto from = model.gradients().of(g, p);
-        result.gradients[p.name] = {p.shape(), reference::vec(from.p, from.p + from.n)};
-      });
-    account.loss_sum = model.loss_sums()[0];
+    if constexpr (Ranks::has_data) {
+      const std::lock_guard lock(mutex);
+      if (world.rank() == 0) result.loss += model.loss_sums()[1];
+      if (world.rank() < expert_parallel)
+        each([&](const moe::parameter_group& g, const moe::parameter& p) {
+          const auto from = model.gradients().of(g, p);
+          result.gradients[p.name] = {p.shape(), reference::vec(from.p, from.p + from.n)};
+        });
+      account.loss_sum = model.loss_sums()[0];
+    }
   });
   // In rank order, so that two runs give the same bits.
   for (const rank_account& each : result.accounts)
@@ -157,12 +165,11 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
   return result;
 }
 
-template <class T, class Backend = pl::host_backend>
+template <class T>
 step_result run_model(int ranks, int expert_parallel, const reference::transformer_config& config,
                       const reference::tensors& weights, const std::vector<std::vector<std::int32_t>>& tokens,
                       moe::index_t micro_batches = 1) {
-  return run_model<T, Backend>({ranks, expert_parallel, micro_batches, nullptr, true}, config, weights,
-                               tokens);
+  return run_model<T>({ranks, expert_parallel, micro_batches, nullptr, true}, config, weights, tokens);
 }
 
 // The tokens of a reference batch, with the last label at the end of each sequence.
