@@ -30,8 +30,8 @@ inline std::pair<double, std::string_view> largest_activation(const options& o) 
   const double sequences = d(batch_dealing{o.batch, o.accumulate, o.routing.shares}.largest(o.ranks));
   const double tokens = sequences * d(o.context);
   const double routes = tokens * d(o.top_k) * d(o.expert_ranks()); // where one rank gets all of its group
-  const double scores = sequences * d(o.heads) * d(std::min<std::int64_t>(o.context, 128)) *
-                        d(std::min<std::int64_t>(o.context, 128));
+  const double scores = sequences * d(o.heads) * d(std::min(o.context, o.attention_queries)) *
+                        d(std::min(o.context, o.attention_keys));
   return std::max(
       {std::pair<double, std::string_view>{d(o.layers + 1) * tokens * d(o.hidden),
                                            "--layers, --batch, --context, --hidden"},
@@ -39,7 +39,7 @@ inline std::pair<double, std::string_view> largest_activation(const options& o) 
        {tokens * d(o.experts), "--batch, --context, --experts"},
        {routes * d(std::max(o.hidden, o.intermediate)),
         "--batch, --context, --top-k, --expert-parallel, --hidden, --intermediate"},
-       {scores, "--batch, --context, --heads"}});
+       {scores, "--batch, --context, --heads, --attention-tile"}});
 }
 
 // A forced routing must fit the model, the ranks, and what each of these gets of a step.

@@ -67,6 +67,7 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"balance_weight", o.balance_weight},
           {"seed", o.seed},
           {"dtype", name_of(o.dtype)},
+          {"attention_tile", {o.attention_queries, o.attention_keys}},
           {"gemm", name_of(o.gemm)},
           {"flatten", flatten.empty() ? "none" : flatten},
           {"routing", o.routing.text},
@@ -75,6 +76,34 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"weights", detail::path_or_null(o.weights)},
           {"resume", detail::path_or_null(o.resume)},
           {"save", detail::path_or_null(o.save)}};
+}
+
+inline nlohmann::ordered_json prediction_json(const run_result& result) {
+  const prediction& p = *result.prediction;
+  const auto& step = p.step;
+  return {{"hardware", p.machine.name},
+          {"device_bytes", p.machine.device_bytes},
+          {"trouble", p.trouble},
+          {"routing_note", p.routing_note},
+          {"kinds_of_ranks", p.classes},
+          {"slowest_rank", p.rank},
+          {"step_seconds", step.seconds},
+          {"compute_seconds", step.compute_busy},
+          {"transfer_seconds", step.transfer_busy},
+          {"exposed_transfer_seconds", step.exposed_transfer},
+          {"host_waiting_seconds", step.host_blocked},
+          {"operations", step.operations},
+          {"exchanges", step.exchanges},
+          {"host_exchanges", step.host_exchanges},
+          {"host_round_trips", step.host_round_trips},
+          {"matrix_flops", step.flops},
+          {"sent_bytes", step.sent_bytes},
+          {"order_checked", result.config.check_order.value_or(true)},
+          {"order_found", p.found},
+          {"order_findings", p.findings},
+          {"operations_recorded", p.operations},
+          {"perturb", result.config.perturb},
+          {"perturb_seed", result.config.perturb_seed}};
 }
 
 inline nlohmann::ordered_json result_json(const run_result& result) {
@@ -97,22 +126,24 @@ inline nlohmann::ordered_json result_json(const run_result& result) {
   const auto edge = [&](bool last) {
     return result.losses.empty() ? json(nullptr) : json(last ? result.losses.back() : result.losses.front());
   };
-  return {{"config", config_json(result.config, result.text.vocabulary)},
-          {"corpus",
-           {{"name", result.text.name},
-            {"bytes", result.text.bytes},
-            {"tokens", result.text.tokens},
-            {"digest", fmt::format("{:016x}", result.text.digest)},
-            {"unigram_entropy", result.text.entropy}}},
-          {"first_step", result.first_step},
-          {"loss_first", edge(false)},
-          {"loss_last", edge(true)},
-          {"loss_heldout", detail::or_null(result.loss_heldout)},
-          {"losses", result.losses},
-          {"steps_skipped", result.steps_skipped},
-          {"tokens_per_second", result.tokens_per_second},
-          {"peaks", std::move(peaks)},
-          {"peak_bytes_total", std::move(totals)}};
+  json all = {{"config", config_json(result.config, result.text.vocabulary)},
+              {"corpus",
+               {{"name", result.text.name},
+                {"bytes", result.text.bytes},
+                {"tokens", result.text.tokens},
+                {"digest", fmt::format("{:016x}", result.text.digest)},
+                {"unigram_entropy", result.text.entropy}}},
+              {"first_step", result.first_step},
+              {"loss_first", edge(false)},
+              {"loss_last", edge(true)},
+              {"loss_heldout", detail::or_null(result.loss_heldout)},
+              {"losses", result.losses},
+              {"steps_skipped", result.steps_skipped},
+              {"tokens_per_second", result.tokens_per_second},
+              {"peaks", std::move(peaks)},
+              {"peak_bytes_total", std::move(totals)}};
+  if (result.prediction) all["dry_run"] = prediction_json(result);
+  return all;
 }
 
 // To the file, whole or not at all; "-" is standard output. Throws input_error or output_error.

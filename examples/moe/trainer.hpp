@@ -181,7 +181,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     d.add(c.top_k).add(c.intermediate).add(c.vocabulary).add(bits(c.norm_epsilon)).add(bits(c.rope_theta));
     d.add(forced == nullptr ? std::string_view{} : std::string_view(forced->text()));
     d.add(pl::share_code(s.shares));
-    d.add(c.tied).add(bits(c.balance_weight)).add(g.ranks).add(g.expert_parallel);
+    d.add(c.tied).add(bits(c.balance_weight)).add(c.attention.queries).add(c.attention.keys);
+    d.add(g.ranks).add(g.expert_parallel);
     d.add(s.context).add(s.batch).add(s.accumulate).add(s.steps).add(s.warmup).add(bits(s.learning_rate));
     d.add(bits(s.final_share)).add(bits(s.adamw.beta1)).add(bits(s.adamw.beta2)).add(bits(s.adamw.epsilon));
     return d.add(bits(s.adamw.weight_decay)).add(bits(s.adamw.clip));
