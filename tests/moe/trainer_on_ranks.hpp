@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trainers on ranks that are threads, on a text of chance, for tests of steps, state and memory.
+// Trainers on ranks of any kind, on a text of chance, for tests of steps, state and memory.
 #pragma once
 
 #include "state_file.hpp"
+#include "support/rank_fixtures.hpp"
 #include "trainer.hpp"
 
 #include <plateau/host/backend.hpp>
@@ -63,8 +64,8 @@ inline moe::corpus random_text(std::int64_t vocabulary, std::size_t tokens, std:
   return text;
 }
 
-template <class T, class Backend = pl::host_backend>
-using trainer_of = moe::trainer<Backend, pl::thread_communicator, T>;
+template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
+using trainer_of = moe::trainer<Backend, Communicator, T>;
 
 // One backend for each rank that outlives the ranks, so that their meters can be read afterwards.
 template <class Backend = pl::host_backend> class backends {
@@ -103,11 +104,12 @@ std::vector<std::optional<pl::failure>> outcomes_of(const training_case& c, back
       options);
 }
 
-// The same where nothing may fail.
-template <class T, class F> void train_on_ranks(const training_case& c, F body) {
-  pl::run_ranks(c.grid.ranks, [&](pl::thread_communicator& world) {
-    pl::host_backend backend;
-    trainer_of<T> train(backend, world, c.config, c.grid, c.settings, c.forced);
+// The same where nothing may fail, on ranks of any kind.
+template <class T, class F, class Ranks = support::on_threads<>>
+void train_on_ranks(const training_case& c, F body, const Ranks& on = {}) {
+  on.run(c.grid.ranks, [&](typename Ranks::communicator& world, typename Ranks::backend& backend) {
+    trainer_of<T, typename Ranks::backend, typename Ranks::communicator> train(backend, world, c.config,
+                                                                               c.grid, c.settings, c.forced);
     train.initialise(c.seed);
     body(train);
   });
