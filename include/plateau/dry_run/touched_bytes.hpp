@@ -107,6 +107,43 @@ class touched_bytes {
   template <class Report>
   void add(note_lists& lists, const access_range& r, const touch_note& now, const vector_clock& clock,
            const vector_clock& host, const Report& report) {
+    // A few pieces are found by where they are, each for itself: one block of rows of each of some heads,
+    // say, lies within the extent of every other such block.
+    if (r.contiguous() || r.rows > most_pieces / r.count) return add_one(lists, r, now, clock, host, report);
+    access_range piece = r;
+    piece.rows = piece.count = 1;
+    for (index_t block = 0; block < r.count; ++block)
+      for (index_t row = 0; row < r.rows; ++row) {
+        piece.address =
+            r.address + static_cast<std::size_t>(block) * r.stride + static_cast<std::size_t>(row) * r.pitch;
+        add_one(lists, piece, now, clock, host, report);
+      }
+  }
+
+  // Calls f(note, first, last) for all that is remembered.
+  template <class F> void each(const note_lists& lists, F f) const {
+    for (const auto& s : segments_)
+      lists.each(s.second.notes, [&](const touch_note& n) { f(n, s.first, s.second.end); });
+    strided_.each([&](const access_range& r, const touch_note& n) { f(n, r.address, end_of(r)); });
+  }
+  void clear(note_lists& lists) {
+    for (auto& [lo, s] : segments_) lists.clear(s.notes);
+    segments_.clear();
+    strided_.clear();
+  }
+  // What another allocation, whose bytes are all different ones, remembers.
+  void take(touched_bytes& other) {
+    segments_.merge(other.segments_);
+    other.strided_.each([&](const access_range& r, const touch_note& n) { strided_.add(r, n); });
+    other.strided_.clear();
+  }
+
+ private:
+  static constexpr index_t most_pieces = 16; // of a strided range that is kept as segments
+
+  template <class Report>
+  void add_one(note_lists& lists, const access_range& r, const touch_note& now, const vector_clock& clock,
+               const vector_clock& host, const Report& report) {
     const auto spent = [&](const touch_note& old, auto meets_now, auto covered, auto lo, auto hi) {
       if (old.ordered_before(host)) return true;
       if (old.ordered_before(clock)) return conflicts_with_more(now.mode, old.mode) && covered();
@@ -145,25 +182,6 @@ class touched_bytes {
     if (now.by.stream != 0) strided_.add(r, now);
   }
 
-  // Calls f(note, first, last) for all that is remembered.
-  template <class F> void each(const note_lists& lists, F f) const {
-    for (const auto& s : segments_)
-      lists.each(s.second.notes, [&](const touch_note& n) { f(n, s.first, s.second.end); });
-    strided_.each([&](const access_range& r, const touch_note& n) { f(n, r.address, end_of(r)); });
-  }
-  void clear(note_lists& lists) {
-    for (auto& [lo, s] : segments_) lists.clear(s.notes);
-    segments_.clear();
-    strided_.clear();
-  }
-  // What another allocation, whose bytes are all different ones, remembers.
-  void take(touched_bytes& other) {
-    segments_.merge(other.segments_);
-    other.strided_.each([&](const access_range& r, const touch_note& n) { strided_.add(r, n); });
-    other.strided_.clear();
-  }
-
- private:
   struct segment {
     std::uintptr_t end;
     note_lists::list notes = note_lists::none;
