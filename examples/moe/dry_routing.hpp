@@ -5,6 +5,7 @@
 #pragma once
 
 #include "model_config.hpp"
+#include "parameter_layout.hpp"
 #include "routing_scenario.hpp"
 #include "trainer.hpp"
 
@@ -12,9 +13,13 @@
 #include <plateau/dry_run/options.hpp>
 #include <plateau/dry_run/scenario.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace moe {
@@ -22,9 +27,13 @@ namespace moe {
 // The routing of one step, for all ranks. Immutable; any thread may ask.
 class dry_routing {
  public:
+  // Ranks r and r + 1 are on the same node unless r + 1 divides by `ranks_per_node`.
   dry_routing(const forced_routing& forced, const model_config& c, const rank_grid& g,
-              const training_settings& s, std::int64_t step)
-      : forced_(&forced), config_(c), grid_(g), settings_(s), step_(step) {}
+              const training_settings& s, std::int64_t step,
+              int ranks_per_node = std::numeric_limits<int>::max())
+      : forced_(&forced), config_(c), grid_(g), settings_(s), step_(step), ranks_per_node_(ranks_per_node) {
+    find_keys();
+  }
 
   // The scenario of a dry run that trains for the step: a layer's fetch is answered with the first route of
   // each expert, experts + 1 numbers.
@@ -41,28 +50,73 @@ class dry_routing {
     return true;
   }
 
-  // Ranks with equal keys train alike: they have as many sequences, send as many rows to each expert, and
-  // receive as many from each rank.
-  std::uint64_t key(int rank) const {
-    plateau::digest d;
+  // Ranks with equal keys train alike: they have as many sequences, send as many rows to each expert, receive
+  // as many from each rank, add up as many gradients, and so do those that they meet.
+  std::uint64_t key(int rank) const { return keys_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  // What each rank does by itself, then, again and again, with whom: until that tells no more ranks apart.
+  void find_keys() {
+    const auto ranks = static_cast<std::size_t>(grid_.ranks);
+    const auto distinct = [&] { return std::set<std::uint64_t>(keys_.begin(), keys_.end()).size(); };
+    keys_ = own_keys();
+    for (std::size_t before = 0; before < distinct();) {
+      before = distinct();
+      std::vector<std::uint64_t> finer(ranks);
+      for (int rank = 0; rank < grid_.ranks; ++rank) {
+        plateau::digest d;
+        d.add(key(rank));
+        const int place = grid_.expert_rank(rank), group = rank - place, node = rank / ranks_per_node_;
+        const auto meets = [&](int peer) { d.add(key(peer)).add(peer / ranks_per_node_ == node); };
+        for (int peer = group; peer < group + grid_.expert_parallel; ++peer) meets(peer);
+        std::vector<std::pair<std::uint64_t, bool>> replicas;
+        std::vector<std::uint64_t> neighbours;
+        for (int peer = 0; peer < grid_.ranks; ++peer) {
+          const bool near = peer / ranks_per_node_ == node;
+          if (grid_.expert_rank(peer) == place) replicas.emplace_back(key(peer), near);
+          if (near) neighbours.push_back(key(peer));
+        }
+        std::sort(replicas.begin(), replicas.end());
+        std::sort(neighbours.begin(), neighbours.end());
+        for (const auto& [peer, near] : replicas) d.add(peer).add(near);
+        for (const std::uint64_t peer : neighbours) d.add(peer);
+        finer[static_cast<std::size_t>(rank)] = d.value();
+      }
+      keys_ = std::move(finer);
+    }
+  }
+  // Sequences, rows out and in, and the parts of sums that do not divide by the ranks.
+  std::vector<std::uint64_t> own_keys() const {
+    std::vector<plateau::digest> own(static_cast<std::size_t>(grid_.ranks));
+    const parameter_layout layout(config_, grid_, 0);
     const index_t local = config_.experts / grid_.expert_parallel;
-    const int group = rank - grid_.expert_rank(rank);
-    const index_t first_local = grid_.expert_rank(rank) * local;
+    for (int rank = 0; rank < grid_.ranks; ++rank)
+      own[static_cast<std::size_t>(rank)]
+          .add(rank < layout.shared.elements() % grid_.ranks)
+          .add(rank / grid_.expert_parallel <
+               layout.expert.elements() % (grid_.ranks / grid_.expert_parallel))
+          .add(config_.balance_weight != 0 && rank < 2 * config_.experts % grid_.ranks);
     for (index_t micro = 0; micro < settings_.accumulate; ++micro) {
-      d.add(settings_.own_sequences_of(micro, rank, grid_.ranks).size());
+      for (int rank = 0; rank < grid_.ranks; ++rank)
+        own[static_cast<std::size_t>(rank)].add(settings_.own_sequences_of(micro, rank, grid_.ranks).size());
       for (index_t layer = 0; layer < config_.layers; ++layer) {
-        for (const std::int64_t n : counts(rank, micro, layer)) d.add(n);
-        for (int source = group; source < group + grid_.expert_parallel; ++source) {
-          const std::vector<std::int64_t> rows = counts(source, micro, layer);
-          for (index_t e = first_local; e < first_local + local; ++e)
-            d.add(rows[static_cast<std::size_t>(e)]);
+        std::vector<std::vector<std::int64_t>> all;
+        for (int rank = 0; rank < grid_.ranks; ++rank) all.push_back(counts(rank, micro, layer));
+        for (int rank = 0; rank < grid_.ranks; ++rank) {
+          plateau::digest& d = own[static_cast<std::size_t>(rank)];
+          for (const std::int64_t n : all[static_cast<std::size_t>(rank)]) d.add(n);
+          const int place = grid_.expert_rank(rank), group = rank - place;
+          for (int source = group; source < group + grid_.expert_parallel; ++source)
+            for (index_t e = place * local; e < (place + 1) * local; ++e)
+              d.add(all[static_cast<std::size_t>(source)][static_cast<std::size_t>(e)]);
         }
       }
     }
-    return d.value();
+    std::vector<std::uint64_t> keys;
+    for (const plateau::digest& d : own) keys.push_back(d.value());
+    return keys;
   }
 
- private:
   // Rows that the rank's tokens of a micro-batch send to each expert. (experts)
   std::vector<std::int64_t> counts(int rank, index_t micro, index_t layer) const {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(config_.experts));
@@ -79,6 +133,8 @@ class dry_routing {
   rank_grid grid_;
   training_settings settings_;
   std::int64_t step_;
+  int ranks_per_node_;
+  std::vector<std::uint64_t> keys_; // by rank
 };
 
 } // namespace moe

@@ -83,7 +83,7 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   const rank_grid grid = grid_of(o);
   const training_settings settings = settings_of(o);
   const forced_routing forced(o.routing, o.experts, o.top_k, o.layers, o.ranks);
-  const dry_routing routing(forced, c, grid, settings, 0);
+  const dry_routing routing(forced, c, grid, settings, 0, job.machine->ranks_per_node);
   const corpus tokens = detail::no_text(job.text->vocabulary, o.context);
   const token_sampler sampler(tokens, o.context, o.seed);
 
