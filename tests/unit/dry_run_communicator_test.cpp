@@ -19,9 +19,12 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -235,6 +238,122 @@ TEST_CASE("an exchange finds what it receives written, and what it sends must st
   CHECK(has(all[0], "hold no values"));
   CHECK(has(all[1], "writes what 'dispatch'"));
   CHECK(has(all[2], "rank 1: 'unwritten'"));
+}
+
+TEST_CASE("random exchanges, sums and integers count and meter as on threads, byte for byte") {
+  constexpr int ranks = 3;
+  for (std::uint32_t seed = 0; seed < 10; ++seed) {
+    CAPTURE(seed);
+    struct counted {
+      pl::counters comm, backend;
+      std::array<pl::peak, pl::tag_count> peaks;
+      pl::peak peak;
+    };
+    const auto program = [seed](auto& comm, auto& backend) {
+      using B = std::remove_reference_t<decltype(backend)>;
+      const int me = comm.rank(), n = comm.size();
+      std::mt19937 random(seed); // the same on all ranks
+      const auto draw = [&](index_t most) {
+        return std::uniform_int_distribution<index_t>(0, most - 1)(random);
+      };
+      auto s = backend.make_stream("main");
+      for (int step = 0; step < 12; ++step) {
+        const tag purpose = pl::all_tags[static_cast<std::size_t>(draw(pl::tag_count))];
+        backend.device().meter().phase(step % 2 == 0 ? "even" : "odd");
+        const index_t length = draw(300);
+        pl::device_buffer<float, B> a(backend.device(), 300 * n, purpose),
+            b(backend.device(), 300 * n, purpose);
+        pl::device_buffer<unsigned char, B> scratch(
+            backend.device(), static_cast<index_t>(pl::reduce_scratch_bytes<float>(n, {50})), tag::workspace);
+        backend.launch(s, elements{a.size()}, pl::fill<float>{1}, out(a.all()));
+        switch (draw(4)) {
+        case 0: { // rows (from, to)
+          std::vector<index_t> rows(static_cast<std::size_t>(n * n));
+          for (index_t& r : rows) r = draw(3) == 0 ? 0 : draw(100);
+          std::vector<pl::send_op> sends;
+          std::vector<pl::receive_op> receives;
+          for (int p = 0; p < n; ++p) {
+            sends.push_back(send_to(p, a.all().sub(300 * p, rows[static_cast<std::size_t>(me * n + p)])));
+            receives.push_back(
+                receive_from(p, b.all().sub(300 * p, rows[static_cast<std::size_t>(p * n + me)])));
+          }
+          comm.exchange(s, sends, receives, "rows");
+          break;
+        }
+        case 1:
+          pl::all_reduce(backend, comm, s, inout(a.first(length)), scratch.all(), {50});
+          break;
+        case 2: {
+          std::vector<index_t> counts(static_cast<std::size_t>(n));
+          index_t total = 0;
+          for (index_t& c : counts) total += c = draw(100);
+          const index_t mine = counts[static_cast<std::size_t>(me)];
+          pl::reduce_scatter(backend, comm, s, in(a.first(total)), out(b.first(mine)), counts, scratch.all(),
+                             {50});
+          pl::all_gather(backend, comm, s, in(b.first(mine)), out(a.first(total)), counts);
+          break;
+        }
+        case 3: {
+          const std::vector<std::int64_t> mine(static_cast<std::size_t>(length));
+          std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(n));
+          comm.host_exchange(mine, all, "integers");
+          break;
+        }
+        }
+        pl::close_step(backend, comm, s);
+      }
+      counted c{comm.counters(), backend.counters(), {}, backend.device().meter().peak()};
+      for (const tag t : pl::all_tags)
+        c.peaks[static_cast<std::size_t>(t)] = backend.device().meter().peak(t);
+      return c;
+    };
+    std::array<counted, ranks> real, none;
+    pl::run_ranks(ranks, [&](pl::thread_communicator& comm) {
+      pl::host_backend backend;
+      real[static_cast<std::size_t>(comm.rank())] = program(comm, backend);
+    });
+    const auto ran = run_dry(ranks, [&](dry_communicator& comm) {
+      backend_t backend(comm);
+      none[static_cast<std::size_t>(comm.rank())] = program(comm, backend);
+    });
+    check_success(ran);
+    CHECK(pl::predict(ran, machine(2)).trouble == "");
+    for (std::size_t r = 0; r < ranks; ++r) {
+      CAPTURE(r);
+      CHECK(none[r].comm.sent_bytes == real[r].comm.sent_bytes);
+      CHECK(none[r].comm.exchanges == real[r].comm.exchanges);
+      CHECK(none[r].comm.host_exchanges == real[r].comm.host_exchanges);
+      CHECK(none[r].backend.launches == real[r].backend.launches);
+      CHECK(none[r].backend.copied_bytes == real[r].backend.copied_bytes);
+      CHECK(none[r].peak.bytes == real[r].peak.bytes);
+      CHECK(none[r].peak.held == real[r].peak.held);
+      CHECK(std::string(none[r].peak.phase) == real[r].peak.phase);
+      for (std::size_t t = 0; t < pl::tag_count; ++t) {
+        CHECK(none[r].peaks[t].bytes == real[r].peaks[t].bytes);
+        CHECK(none[r].peaks[t].held == real[r].peaks[t].held);
+        CHECK(std::string(none[r].peaks[t].phase) == real[r].peaks[t].phase);
+      }
+    }
+  }
+}
+
+TEST_CASE("slow is not stuck: exchanges of one rank restart the deadlines of those who wait for it") {
+  const auto ran = run_dry(2,
+                           [](dry_communicator& comm) {
+                             backend_t backend(comm);
+                             device<float> x(backend.device(), 8, tag::other);
+                             auto s = backend.make_stream("main");
+                             backend.launch(s, elements{8}, pl::fill<float>{}, out(x.all()));
+                             for (int i = 0; i < 20; ++i) {
+                               if (comm.rank() == 0)
+                                 std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                               comm.exchange(s, {send_to(comm.rank(), x.first(4))},
+                                             {receive_from(comm.rank(), x.all().sub(4, 4))});
+                             }
+                             comm.close_step();
+                           },
+                           {}, {std::chrono::milliseconds(1000)});
+  check_success(ran);
 }
 
 // --- folding ---

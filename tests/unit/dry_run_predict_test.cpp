@@ -181,6 +181,20 @@ TEST_CASE("a rank that returns early leaves the others alone in an exchange: bot
   CHECK(has(t.trouble, "'dispatch'"));
 }
 
+TEST_CASE("a run without programs has no timeline") {
+  pl::dry_options options;
+  options.record_program = false;
+  const auto ran = run_dry(
+      2, [](dry_communicator& comm) { comm.close_step(); }, options);
+  std::string text;
+  try {
+    pl::predict(ran, slow_machine());
+  } catch (const pl::config_error& e) {
+    text = e.what();
+  }
+  CHECK(has(text, "rank 0 has recorded no program"));
+}
+
 TEST_CASE("machines that cannot be, and costs that are perturbed too much, are refused") {
   const auto ran = run_dry(1, [](dry_communicator& comm) { comm.close_step(); });
   pl::hardware h = slow_machine();

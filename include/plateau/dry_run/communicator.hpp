@@ -15,6 +15,7 @@
 #include <plateau/dry_run/stream.hpp>
 #include <plateau/error.hpp>
 #include <plateau/exchange.hpp>
+#include <plateau/host/abort_record.hpp>
 #include <plateau/host/thread_communicator.hpp>
 
 #include <algorithm>
@@ -89,9 +90,15 @@ class dry_communicator {
   // For each rank of the outermost communicator, the one that stands for it.
   const std::vector<int>& stands_for() const { return state_->stands_for; }
 
-  // As thread_communicator::exchange, but nothing moves.
+  // As thread_communicator::exchange, but nothing moves. It is over once it is issued, and so restarts the
+  // deadlines of those who wait for this rank.
   void exchange(on<dry::stream> s, send_list sends, receive_list receives, const char* what = "exchange") {
     const host::exchange_call call = host_.announce_exchange(s.place(), sends, receives, what);
+    {
+      host::abort_record& record = *host_.world()->record();
+      const host::abort_record::lock_type lock(record.mutex());
+      record.progress();
+    }
     dry::recorder& r = s.stream.recorded_by();
     r.exchange(s.stream.number(), s.place(), what, group_at(r), call.index, sends, receives);
   }

@@ -10,15 +10,19 @@
 #include <plateau/dry_run/solve.hpp>
 #include <plateau/error.hpp>
 
-#include <algorithm>
+#include <string>
 #include <vector>
 
 namespace plateau::inline v0 {
 
 // The timeline of the ranks on a machine; ranks that others stand for have none of their own. The same ranks
 // may be asked for any number of machines. Where the run failed, the timeline says why and nothing else.
-// Throws config_error for figures that no machine can have.
+// Throws config_error for figures that no machine can have, and for a run that recorded no programs.
 inline dry::timeline predict(const dry_ranks& ran, const hardware& machine, dry::solve_options options = {}) {
+  for (const auto& r : ran.recorders)
+    if (!r->options().record_program)
+      throw config_error("plateau: predict: " + std::string(r->owner()) +
+                         " has recorded no program: leave dry_options::record_program on");
   std::vector<const dry::rank_program*> programs;
   dry::fold alike;
   std::vector<int> number(ran.recorders.size()); // of the program of each rank that has one
