@@ -18,6 +18,9 @@
 #include <plateau/testing/run_seeded.hpp>
 #include <plateau/trace/chrome_trace.hpp>
 #include <plateau/trace/memory_svg.hpp>
+#include <plateau/trace/recorder.hpp>
+#include <plateau/trace/traced_backend.hpp>
+#include <plateau/trace/traced_communicator.hpp>
 
 #include <doctest/doctest.h>
 
@@ -65,7 +68,7 @@ template <class Backend, class Communicator> class neighbour_sum {
   typename Backend::stream transfers_; // after what it uses
 };
 
-// What a rank does, on any backend and communicator: 1 + rank, and twice its neighbour's.
+// What a rank does, on any backend and communicator: begins with 1 + rank, and adds the neighbour's twice.
 template <class Backend, class Communicator>
 std::vector<float> add_twice(Backend& backend, Communicator& comm, pl::index_t n) {
   pl::device_buffer<float, Backend> x(backend.device(), n, pl::tag::activations);
@@ -182,6 +185,40 @@ TEST_CASE("an operator on the dry run: what the check of order says") {
   REQUIRE(!ran.findings().empty());
   CHECK(has(ran.findings()[0], "reads what 'neighbours' (operation 1) on stream 'transfers' at "));
   CHECK(has(ran.findings()[0], "writes, and no event orders them: bytes [0, 400) of device allocation 2"));
+}
+
+TEST_CASE("a timeline that cannot be says why") {
+  const pl::dry_ranks ran = pl::run_dry(2, [](pl::dry_communicator& comm) {
+    using backend_t = pl::dry_run<pl::host_backend>;
+    backend_t backend(comm);
+    pl::device_buffer<float, backend_t> x(backend.device(), 60, pl::tag::other),
+        y(backend.device(), 60, pl::tag::other);
+    auto stream = backend.make_stream("main");
+    backend.launch(stream, pl::elements{60}, pl::fill<float>{1}, pl::out(x.all()));
+    const pl::index_t sent = comm.rank() == 0 ? 60 : 50;
+    const int other = 1 - comm.rank();
+    comm.exchange(stream, {pl::send_to(other, x.first(sent))}, {pl::receive_from(other, y.all())}, "rows");
+  });
+  CHECK(ran.findings().empty());
+  const pl::dry::timeline times = pl::predict(ran, pl::h200());
+  CHECK_FALSE(times.complete);
+  CHECK(has(times.trouble,
+            "plateau: dry run: exchange 0 of the outermost communicator: send 0 of rank 1 to rank 0 has 200 "
+            "bytes, the receive of rank 0 that it meets expects 240; rank 1: 'rows' at "));
+}
+
+TEST_CASE("a real run is recorded") {
+  std::ostringstream json;
+  const auto begun = pl::trace_recorder::clock::now();
+  pl::trace_recorder rank_0(0, begun), rank_1(1, begun); // one origin for all
+  pl::run_ranks(2, [&](pl::thread_communicator& comm) {
+    pl::traced_backend<pl::host_backend> backend(comm.rank() == 0 ? rank_0 : rank_1);
+    pl::traced_communicator traced(comm, backend);
+    add_twice(backend, traced, n);
+  });
+  pl::write_chrome_trace(json, pl::trace_recorder::merge("measured, 2 ranks", {&rank_0, &rank_1}));
+  CHECK(has(json.str(), "neighbours"));
+  CHECK(has(json.str(), "measured, 2 ranks"));
 }
 
 TEST_CASE("a fetch of a dry run is answered, or says what is missing") {
