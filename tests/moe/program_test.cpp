@@ -3,6 +3,7 @@
 // The built moe_train as its user has it: a process with arguments, three ways to end, and files that appear
 // whole or not at all.
 #include "scratch_folder.hpp"
+#include "support/well_formed_xml.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -321,6 +322,178 @@ TEST_CASE("bad input: status 2, one line that names the file or the flag, nothin
     CHECK(end.out.empty());
     CHECK(end.err.rfind("moe_train: ", 0) == 0);
     CHECK(has(end.err, each.named));
+    CHECK(one_line(end.err));
+    CHECK(at.folder.entries() == before);
+  }
+}
+
+TEST_CASE("exact bytes: --dry-run has the peaks of a real run, per rank, tag and space") {
+  if (program_missing()) return;
+  const workplace at;
+  for (const char* shape :
+       {"--routing hot:0.75,1+ragged --ranks 4 --expert-parallel 2 --accumulate 2 --balance-weight 0.1",
+        "--routing zero-rank:1 --ranks 3 --expert-parallel 1 --dtype bf16 --tied --context 67 --layers 1"}) {
+    CAPTURE(shape);
+    const std::string flags = std::string(shape) + " --stop-after 1";
+    const json real = at.results(flags), dry = at.results(flags + " --dry-run --hardware h200");
+    CHECK(real.at("peaks").size() > 20);
+    CHECK(dry.at("peaks") == real.at("peaks"));
+    CHECK(dry.at("peak_bytes_total") == real.at("peak_bytes_total"));
+    CHECK(dry.at("losses").empty());
+    CHECK(dry.at("dry_run").at("trouble") == "");
+    CHECK(dry.at("dry_run").at("order_found") == 0);
+    CHECK_FALSE(real.contains("dry_run"));
+    CHECK(dry.at("tokens_per_second").get<double>() > 0);
+  }
+}
+
+TEST_CASE("a dry run has the peaks of the run whose routing was recorded") {
+  if (program_missing()) return;
+  const workplace at;
+  for (const bool parts : {false, true}) {
+    CAPTURE(parts);
+    const std::string flags =
+        std::string("--ranks 4 --expert-parallel 4 --stop-after 1 --accumulate ") + (parts ? "2 " : "1 ");
+    const json learned = at.results(flags + "--record-routing " + at.file("counts"));
+    const std::string again = "--routing counts:" + at.file("counts"), dry_run = " --dry-run --hardware h200";
+    const json forced = at.results(flags + again), dry = at.results(flags + again + dry_run);
+    CHECK(dry.at("peaks") == forced.at("peaks"));
+    CHECK(dry.at("peak_bytes_total") == forced.at("peak_bytes_total"));
+    CHECK_FALSE(dry.at("peaks") == at.results(flags + "--routing balanced" + dry_run).at("peaks"));
+    // The counts of a step do not say which of its micro-batches a row was in. And on the host, routing that
+    // is forced needs room for its expert ids, which the router does without.
+    if (parts) continue;
+    REQUIRE(dry.at("peaks").size() == learned.at("peaks").size());
+    for (std::size_t i = 0; i < dry.at("peaks").size(); ++i)
+      if (dry.at("peaks")[i].at("space") == "device") CHECK(dry.at("peaks")[i] == learned.at("peaks")[i]);
+  }
+}
+
+TEST_CASE("a dry run needs no corpus, says its time, and has the same output every time") {
+  if (program_missing()) return;
+  const scratch_folder folder;
+  const std::string flags = "--dry-run --hardware h200 --ranks 64 --expert-parallel 8 --routing hot:0.95,1 "
+                            "--perturb 0.1,7 --json - --batch 64 --context 1024 --hidden 1024 --dtype bf16";
+  const ending first = run(folder, flags), again = run(folder, flags);
+  CAPTURE(first.err);
+  CHECK(first.status == 0);
+  CHECK(has(first.err, "dry run: H200, 64 ranks"));
+  CHECK(has(first.err, "predicted step: "));
+  CHECK(has(first.err, "nothing found"));
+  CHECK(has(first.err, "repeats experts within a token"));
+  CHECK(first.out == again.out);
+  const json r = json::parse(first.out);
+  const ending unchecked = run(folder, flags + " --check-order off");
+  CHECK(has(unchecked.err, "stream order: not checked"));
+  CHECK(json::parse(unchecked.out).at("peaks") == r.at("peaks"));
+}
+
+TEST_CASE("--trace and --svg: both kinds of run leave files that others can read") {
+  if (program_missing()) return;
+  const workplace at;
+  for (const std::string& kind :
+       {std::string(" --stop-after 2"), std::string(" --dry-run --hardware h200")}) {
+    CAPTURE(kind);
+    const bool dry = kind.find("dry") != std::string::npos;
+    const ending end =
+        at.train("--routing balanced --trace " + at.file("trace") + " --svg " + at.file("memory.svg") + kind);
+    CAPTURE(end.err);
+    REQUIRE(end.status == 0);
+    const json trace = json::parse(read_file(at.file("trace")));
+    CHECK(has(trace.at("otherData").at("title").get<std::string>(), dry ? "predicted, H200" : "measured"));
+    std::set<std::string> processes, kinds;
+    bool product = false;
+    for (const json& e : trace.at("traceEvents")) {
+      kinds.insert(e.at("ph").get<std::string>());
+      if (e.at("name") == "process_name") processes.insert(e.at("args").at("name").get<std::string>());
+      product = product || e.at("name") == "grouped_gemm";
+    }
+    CHECK(processes.count("rank 0") == 1);
+    CHECK(processes.count("rank 1") == (dry ? 0 : 1)); // balanced ranks are alike: one stands for both
+    CHECK(kinds.count("X") == 1);
+    CHECK(kinds.count("C") == 1);
+    CHECK(product);
+    const std::string svg = read_file(at.file("memory.svg"));
+    CHECK(support::xml_error(svg) == "");
+    CHECK(has(svg, dry ? "predicted, H200" : "measured"));
+  }
+}
+
+TEST_CASE("a hardware of one's own: figures beside those of a preset change the time, not the peaks") {
+  if (program_missing()) return;
+  const workplace at;
+  write_file(at.file("slow.json"), R"({"from": "h200", "name": "slow", "launch_seconds": 3e-4})");
+  const std::string flags = "--dry-run --routing balanced --hardware ";
+  const json fast = at.results(flags + "h200"), slow = at.results(flags + at.file("slow.json"));
+  CHECK(slow.at("peaks") == fast.at("peaks"));
+  CHECK(slow.at("tokens_per_second").get<double>() < 0.1 * fast.at("tokens_per_second").get<double>());
+}
+
+TEST_CASE("bad input of a dry run: status 2, one line that names the flag, or the file and its field") {
+  if (program_missing()) return;
+  const workplace at;
+  write_file(at.file("no json"), "{\n\"from\": \"h200\",\n oops}");
+  write_file(at.file("array"), "[1, 2]");
+  write_file(at.file("field"), R"({"from": "h200", "warp_drives": 2})");
+  write_file(at.file("figure"), R"({"from": "h200", "fp32_flops": -1})");
+  write_file(at.file("missing"), R"({"name": "half", "fp32_flops": 1e12})");
+  write_file(at.file("text"), R"({"from": "h200", "launch_seconds": "short"})");
+  write_file(at.file("node"), R"({"from": "h200", "ranks_per_node": 0.5})");
+  write_file(at.file("preset"), R"({"from": "abacus"})");
+  write_file(at.file("counts"), "step,layer,rank,expert,rows\n0,0,0,0,-1\n");
+  const std::size_t before = at.folder.entries();
+  const std::string dry = "--dry-run --routing balanced ", on = dry + "--hardware '";
+  struct wrong {
+    std::string flags;
+    std::vector<std::string> named;
+  };
+  const std::vector<wrong> cases{
+      {"--dry-run", {"--dry-run", "--routing"}},
+      {"--dry-run --routing learned", {"--dry-run", "--routing"}},
+      {on + at.file("no such file") + "'", {"no such file"}},
+      {on + at.file("no json") + "'", {"no json, line 3"}},
+      {on + at.file("array") + "'", {"array", "object"}},
+      {on + at.file("field") + "'", {"field", "'warp_drives'"}},
+      {on + at.file("figure") + "'", {"figure", "fp32_flops", "-1"}},
+      {on + at.file("missing") + "'", {"missing", "half_flops"}},
+      {on + at.file("text") + "'", {"text", "'launch_seconds'", "short"}},
+      {on + at.file("node") + "'", {"node", "'ranks_per_node'", "0.5"}},
+      {on + at.file("preset") + "'", {"preset", "'from'", "h200"}},
+      {on + at.file(".") + "'", {"moe_test_"}},
+      {dry + "--check-order maybe", {"--check-order", "maybe"}},
+      {dry + "--perturb 2", {"--perturb", "'2'"}},
+      {dry + "--perturb 0.5,x", {"--perturb", "'x'"}},
+      {dry + "--perturb nan", {"--perturb", "nan"}},
+      {dry + "--save " + at.file("new"), {"--save", "--dry-run"}},
+      {dry + "--record-routing " + at.file("new"), {"--record-routing", "--dry-run"}},
+      {dry + "--weights " + at.file("tokens"), {"--weights", "--dry-run"}},
+      {dry + "--resume " + at.file("tokens"), {"--resume", "--dry-run"}},
+      {"--hardware h200", {"--hardware", "--dry-run"}},
+      {"--check-order off", {"--check-order", "--dry-run"}},
+      {"--perturb 0.1", {"--perturb", "--dry-run"}},
+      {"--attention-tile 0x5", {"--attention-tile", "'0'"}},
+      {"--attention-tile 64", {"--attention-tile", "QUERIESxKEYS"}},
+      {"--attention-tile 4x-1", {"--attention-tile", "'-1'"}},
+      {"--trace /no/such/folder/trace", {"/no/such/folder/trace"}},
+      {"--svg /no/such/folder/svg", {"/no/such/folder/svg"}},
+      {"--record-routing /no/such/folder/counts", {"/no/such/folder/counts"}},
+      {"--trace " + at.file("new") + " --svg " + at.file("new"), {"--trace and --svg"}},
+      {dry + "--trace " + at.file("tokens"), {"--trace and --data"}},
+      {"--dry-run --routing zero-rank:2", {"zero-rank:2"}},
+      {"--dry-run --routing hot:0.5,9", {"hot:0.5,9", "--experts"}},
+      {"--dry-run --routing hot:0.5,4", {"hot:0.5,4", "fraction"}},
+      {"--dry-run --routing 'counts:" + at.file("no such file") + "'", {"no such file"}},
+      {"--dry-run --routing counts:" + at.file("counts"), {"counts", "-1"}},
+      {"--dry-run --routing counts:" + at.file("tokens"), {"tokens"}},
+  };
+  for (const wrong& each : cases) {
+    CAPTURE(each.flags);
+    const ending end = at.train(each.flags);
+    CAPTURE(end.err);
+    CHECK(end.status == 2);
+    CHECK(end.out.empty());
+    CHECK(end.err.rfind("moe_train: ", 0) == 0);
+    for (const std::string& part : each.named) CHECK_MESSAGE(has(end.err, part), part);
     CHECK(one_line(end.err));
     CHECK(at.folder.entries() == before);
   }
