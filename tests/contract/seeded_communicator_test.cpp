@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The seeded communicator, held to the communicator's contract under a few seeds. Left out are a rank that
-// sleeps past the deadline and the restart of deadlines by progress: a rank that sleeps keeps the token, so
-// nobody else waits meanwhile, and there are no deadlines.
+// The seeded communicator, held to the communicator's contract under a few seeds, with seeded and with
+// audited backends. Left out are a rank that sleeps past the deadline and the restart of deadlines by
+// progress: a rank that sleeps keeps the token, so nobody else waits meanwhile, and there are no deadlines.
 #include "communicator_failures.hpp"
 
 #include <plateau/checks.hpp>
+#include <plateau/testing/audited_backend.hpp>
 #include <plateau/testing/run_seeded.hpp>
 
 #include <doctest/doctest.h>
@@ -15,9 +16,9 @@ namespace {
 // The contract makes its backends without a word about ranks: the rank's communicator is found here.
 thread_local const plateau::seeded_communicator* of_this_rank = nullptr;
 
-template <std::uint64_t Seed> struct seeded {
-  struct backend : plateau::seeded_backend {
-    backend() : seeded_backend(*of_this_rank) {}
+template <std::uint64_t Seed, class Backend = plateau::seeded_backend> struct seeded {
+  struct backend : Backend {
+    backend() : Backend(*of_this_rank) {}
   };
   template <class F> static auto run(int ranks, F f, std::chrono::milliseconds) {
     return plateau::run_seeded_collecting(ranks, {Seed, nullptr}, [&f](plateau::seeded_communicator& comm) {
@@ -31,10 +32,11 @@ static_assert(plateau::check_communicator<plateau::seeded_communicator, plateau:
 using zero = seeded<0>;
 using one = seeded<1>;
 using two = seeded<2>;
+using audited = seeded<3, plateau::audited_backend>;
 
 } // namespace
 
-TEST_CASE_TEMPLATE("seeded: exchanges", fixture, zero, one, two) {
+TEST_CASE_TEMPLATE("seeded: exchanges", fixture, zero, one, two, audited) {
   SUBCASE("ring") { contract::exchange_ring<fixture>(); }
   SUBCASE("all to all") { contract::exchange_all_to_all<fixture>(); }
   SUBCASE("pieces") { contract::exchange_pieces<fixture>(); }
@@ -50,8 +52,9 @@ TEST_CASE_TEMPLATE("seeded: integers and groups", fixture, zero, one, two) {
 TEST_CASE("seeded: sums in rank order") {
   contract::sums_of<float, zero>();
   contract::sums_of<std::int64_t, one>();
+  contract::sums_of<float, audited>();
 }
-TEST_CASE_TEMPLATE("seeded: failures", fixture, zero, one, two) {
+TEST_CASE_TEMPLATE("seeded: failures", fixture, zero, one, two, audited) {
   SUBCASE("a rank throws between two operations, on the host or on a stream") {
     contract::one_rank_throws<fixture>();
   }
