@@ -14,12 +14,12 @@
 #include <plateau/dry_run/scenario.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <set>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace moe {
@@ -55,7 +55,8 @@ class dry_routing {
   std::uint64_t key(int rank) const { return keys_[static_cast<std::size_t>(rank)]; }
 
  private:
-  // What each rank does by itself, then, again and again, with whom: until that tells no more ranks apart.
+  // What each rank does by itself, then, again and again, with whom: until that tells no more ranks apart. In
+  // which order a rank's peers come makes no difference to it.
   void find_keys() {
     const auto ranks = static_cast<std::size_t>(grid_.ranks);
     const auto distinct = [&] { return std::set<std::uint64_t>(keys_.begin(), keys_.end()).size(); };
@@ -64,29 +65,31 @@ class dry_routing {
       before = distinct();
       std::vector<std::uint64_t> finer(ranks);
       for (int rank = 0; rank < grid_.ranks; ++rank) {
+        const int place = grid_.expert_rank(rank), group = rank - place, node = rank / ranks_per_node_;
+        std::vector<std::array<std::uint64_t, 3>> met; // by the experts, by sums of gradients, on the node
+        for (int peer = 0; peer < grid_.ranks; ++peer) {
+          const std::uint64_t near = peer / ranks_per_node_ == node ? 1 : 0;
+          if (peer - grid_.expert_rank(peer) == group)
+            met.push_back({key(peer), 2 + near, exchanged_[at(rank, grid_.expert_rank(peer))]});
+          if (grid_.expert_rank(peer) == place) met.push_back({key(peer), 4 + near, 0});
+          if (near != 0) met.push_back({key(peer), 6, 0});
+        }
+        std::sort(met.begin(), met.end());
         plateau::digest d;
         d.add(key(rank));
-        const int place = grid_.expert_rank(rank), group = rank - place, node = rank / ranks_per_node_;
-        const auto meets = [&](int peer) { d.add(key(peer)).add(peer / ranks_per_node_ == node); };
-        for (int peer = group; peer < group + grid_.expert_parallel; ++peer) meets(peer);
-        std::vector<std::pair<std::uint64_t, bool>> replicas;
-        std::vector<std::uint64_t> neighbours;
-        for (int peer = 0; peer < grid_.ranks; ++peer) {
-          const bool near = peer / ranks_per_node_ == node;
-          if (grid_.expert_rank(peer) == place) replicas.emplace_back(key(peer), near);
-          if (near) neighbours.push_back(key(peer));
-        }
-        std::sort(replicas.begin(), replicas.end());
-        std::sort(neighbours.begin(), neighbours.end());
-        for (const auto& [peer, near] : replicas) d.add(peer).add(near);
-        for (const std::uint64_t peer : neighbours) d.add(peer);
+        for (const auto& each : met) d.add(each[0]).add(each[1]).add(each[2]);
         finer[static_cast<std::size_t>(rank)] = d.value();
       }
       keys_ = std::move(finer);
     }
   }
+  std::size_t at(int rank, int place) const {
+    return static_cast<std::size_t>(rank) * static_cast<std::size_t>(grid_.expert_parallel) +
+           static_cast<std::size_t>(place);
+  }
   // Sequences, rows out and in, and the parts of sums that do not divide by the ranks.
-  std::vector<std::uint64_t> own_keys() const {
+  std::vector<std::uint64_t> own_keys() {
+    exchanged_.assign(at(grid_.ranks, 0), plateau::digest{}.value());
     std::vector<plateau::digest> own(static_cast<std::size_t>(grid_.ranks));
     const parameter_layout layout(config_, grid_, 0);
     const index_t local = config_.experts / grid_.expert_parallel;
@@ -106,9 +109,18 @@ class dry_routing {
           plateau::digest& d = own[static_cast<std::size_t>(rank)];
           for (const std::int64_t n : all[static_cast<std::size_t>(rank)]) d.add(n);
           const int place = grid_.expert_rank(rank), group = rank - place;
-          for (int source = group; source < group + grid_.expert_parallel; ++source)
-            for (index_t e = place * local; e < (place + 1) * local; ++e)
-              d.add(all[static_cast<std::size_t>(source)][static_cast<std::size_t>(e)]);
+          for (int source = group; source < group + grid_.expert_parallel; ++source) {
+            plateau::digest pair;
+            pair.add(exchanged_[at(rank, source - group)]);
+            for (index_t e = 0; e < local; ++e) {
+              const std::int64_t received =
+                  all[static_cast<std::size_t>(source)][static_cast<std::size_t>(place * local + e)];
+              d.add(received);
+              pair.add(received).add(all[static_cast<std::size_t>(rank)]
+                                        [static_cast<std::size_t>((source - group) * local + e)]);
+            }
+            exchanged_[at(rank, source - group)] = pair.value();
+          }
         }
       }
     }
@@ -134,7 +146,8 @@ class dry_routing {
   training_settings settings_;
   std::int64_t step_;
   int ranks_per_node_;
-  std::vector<std::uint64_t> keys_; // by rank
+  std::vector<std::uint64_t> keys_;      // by rank
+  std::vector<std::uint64_t> exchanged_; // (ranks, expert_parallel): what goes there and back
 };
 
 } // namespace moe
