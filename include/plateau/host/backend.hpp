@@ -21,6 +21,7 @@
 #include <plateau/host/stream.hpp>
 #include <plateau/kernel.hpp>
 #include <plateau/kernel_name.hpp>
+#include <plateau/operation_checks.hpp>
 #include <plateau/resource.hpp>
 #include <plateau/scalar.hpp>
 #include <plateau/scratch.hpp>
@@ -115,9 +116,8 @@ template <class Gemm, class Runner, class Machine> class basic_host_backend {
   template <class T, class S, class U, class R>
   void copy(on<stream> s, arg<view<const T, S>, access_mode::read> from,
             arg<view<U, R>, access_mode::write> to) {
-    static_assert(std::is_same_v<T, U>, "plateau: copy: source and destination differ in element type");
     check_copyable<basic_host_backend, S, R>();
-    if (from.v.n != to.v.n) unequal("copy", std::to_string(from.v.n), std::to_string(to.v.n), s);
+    check_copy(from.v, to.v, s.stream.name(), s.place(), owner_);
     if (to.v.n == 0) return;
     counters_.copied_bytes += to.v.bytes();
     issue(
@@ -126,10 +126,8 @@ template <class Gemm, class Runner, class Machine> class basic_host_backend {
   template <class T, class S, class U, class R>
   void copy(on<stream> s, arg<tile<const T, S>, access_mode::read> from,
             arg<tile<U, R>, access_mode::write> to) {
-    static_assert(std::is_same_v<T, U>, "plateau: copy: source and destination differ in element type");
     check_copyable<basic_host_backend, S, R>();
-    if (from.v.rows != to.v.rows || from.v.cols != to.v.cols)
-      unequal("copy", detail::extents(from.v), detail::extents(to.v), s);
+    check_copy(from.v, to.v, s.stream.name(), s.place(), owner_);
     if (to.v.rows == 0 || to.v.cols == 0) return;
     counters_.copied_bytes += to.v.bytes();
     issue(
@@ -181,9 +179,7 @@ template <class Gemm, class Runner, class Machine> class basic_host_backend {
             scratch_view scratch) {
     check_accessible<basic_host_backend, S>();
     const gemm_shape shape = checked_shape(op_a, op_b, a.v, b.v, beta, c, s.place(), owner_);
-    if (a.v.count != c.v.count || b.v.count != c.v.count)
-      unequal("gemm of batches", std::to_string(a.v.count) + " and " + std::to_string(b.v.count),
-              std::to_string(c.v.count), s);
+    check_batch_counts(a.v.count, b.v.count, c.v.count, s.stream.name(), s.place(), owner_);
     if (shape.m == 0 || shape.n == 0 || c.v.count == 0) return;
     const std::size_t needed = gemm_scratch_bytes<A, B, C>(op_a, op_b, shape.m, shape.n, shape.k);
     check_scratch("gemm", needed, scratch, s.place(), owner_);
@@ -215,16 +211,8 @@ template <class Gemm, class Runner, class Machine> class basic_host_backend {
   void group_by_key(on<stream> s, arg<view<const std::int32_t, S>, access_mode::read> ids,
                     arg<view<Order, S>, access_mode::write> order,
                     arg<view<std::int64_t, S>, access_mode::write> offsets, scratch_view scratch) {
-    static_assert(std::is_same_v<Order, std::int32_t> || std::is_same_v<Order, std::int64_t>,
-                  "plateau: group_by_key: order holds 32- or 64-bit integers");
     check_accessible<basic_host_backend, S>();
-    if (ids.v.n != order.v.n) unequal("group_by_key", std::to_string(ids.v.n), std::to_string(order.v.n), s);
-    if (offsets.v.n < 1)
-      throw config_error(error_prefix(owner_) + "group_by_key: offsets needs keys + 1 elements, got none" +
-                         s.place().text());
-    if (ids.v.n - 1 > std::numeric_limits<Order>::max())
-      throw config_error(error_prefix(owner_) + "group_by_key: " + std::to_string(ids.v.n) +
-                         " positions do not fit into an order of 32-bit integers" + s.place().text());
+    check_group_by_key(ids.v, order.v, offsets.v.n, s.stream.name(), s.place(), owner_);
     const std::size_t needed = group_by_key_scratch_bytes(ids.v.n, offsets.v.n - 1);
     check_scratch("group_by_key", needed, scratch, s.place(), owner_);
     issue(
@@ -240,9 +228,7 @@ template <class Gemm, class Runner, class Machine> class basic_host_backend {
   void exclusive_scan(on<stream> s, arg<view<const std::int64_t, S>, access_mode::read> values,
                       arg<view<std::int64_t, S>, access_mode::write> sums, scratch_view) {
     check_accessible<basic_host_backend, S>();
-    if (sums.v.n != values.v.n + 1)
-      unequal("exclusive_scan (sums needs one more)", std::to_string(values.v.n), std::to_string(sums.v.n),
-              s);
+    check_exclusive_scan(values.v.n, sums.v.n, s.stream.name(), s.place(), owner_);
     issue(
         s, {"exclusive_scan"}, [values = values.v, sums = sums.v] { host::exclusive_scan(values, sums); },
         values, sums);
@@ -262,9 +248,7 @@ template <class Gemm, class Runner, class Machine> class basic_host_backend {
   void fetch(const event& ready, arg<view<const T, host_space>, access_mode::read> from,
              std::type_identity_t<std::span<T>> into, const char* label,
              std::type_identity_t<std::optional<T>> /*dry_answer*/ = {}) {
-    if (static_cast<std::size_t>(from.v.n) != into.size())
-      throw config_error(error_prefix(owner_) + "fetch of '" + label + "': " + std::to_string(from.v.n) +
-                         " values into storage for " + std::to_string(into.size()));
+    check_fetch(from.v.n, into.size(), label, owner_);
     if (!into.empty()) ++counters_.host_round_trips;
     ready.wait();
     if (!into.empty()) std::memcpy(into.data(), from.v.p, from.v.bytes());
@@ -300,12 +284,6 @@ template <class Gemm, class Runner, class Machine> class basic_host_backend {
     Gemm::run(shape.a, shape.b, shape.m, shape.n, shape.k, alpha, a.p, a.ld, b.p, b.ld, beta, c.p, c.ld,
               scratch.p, level);
   }
-  [[noreturn]] void unequal(const char* what, const std::string& a, const std::string& b,
-                            on<stream> s) const {
-    throw config_error(error_prefix(owner_) + what + ": " + a + " against " + b + " elements, on stream '" +
-                       s.stream.name() + "'" + s.place().text());
-  }
-
   const char* owner_;
   Machine machine_;
   device_memory device_;
