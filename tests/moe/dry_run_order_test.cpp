@@ -72,7 +72,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 
 } // namespace
 
-TEST_CASE("F2, F3, O4: every wait of the model that matters is missed where it is left out") {
+TEST_CASE("F2, F3: every wait of the model that matters is missed where it is left out") {
   const test::forced_case c = small_case();
   const outcome whole = two_steps(c, {});
   REQUIRE_FALSE(whole.ran.cause.has_value());

@@ -74,7 +74,7 @@ template <class T> void same_under_seeds(const training_case& c, std::uint64_t s
 
 } // namespace
 
-TEST_CASE("O4: three steps leave the same bits under any order of their operations") {
+TEST_CASE("three steps leave the same bits under any order of their operations") {
   same_under_seeds<float>(small_case({1, 1}), 15);
   same_under_seeds<float>(small_case({2, 2}), 15);
   same_under_seeds<float>(small_case({4, 2}), 15);
