@@ -72,7 +72,7 @@ void large(bench::table& table) {
       fmt::format("{:.0f}B model, 64 ranks of 16,384 tokens, balanced", parameters / 1e9);
   table.row(name + ": seconds", s.in(1), bench::goal::at_most(30));
   table.row(name + ": MiB of this program", of_one(peak_mebibytes()), bench::goal::at_most(4096));
-  table.row(name + ": kinds of ranks", of_one(static_cast<double>(result.prediction->classes)));
+  table.row(name + ": kinds of ranks", of_one(static_cast<double>(result.prediction->kinds.size())));
   table.row(name + ": million operations", of_one(1e-6 * static_cast<double>(result.prediction->operations)));
 
   // With the tiles of a GPU the ranks that differ can each be run.
@@ -82,7 +82,7 @@ void large(bench::table& table) {
   bench::series h;
   h.time([&] { result = run(hot); });
   table.row("the same, hot:0.95,4, attention tiles of 1,024 x 2,048: seconds", h.in(1));
-  table.row("the same: kinds of ranks", of_one(static_cast<double>(result.prediction->classes)));
+  table.row("the same: kinds of ranks", of_one(static_cast<double>(result.prediction->kinds.size())));
 }
 
 // `run(options)` returns how many operations it recorded.

@@ -155,6 +155,8 @@ inline void add_flags(CLI::App& app, options& o) {
       ->disable_flag_override();
   flags.flag("--hardware", "NAME", "h200, this-host (measured in a second or two), or a JSON file",
              "this-host", [&o](const std::string& text) { o.hardware = text; });
+  flags.integer("--dry-step", o.dry_step, 1, 1'000'000'000,
+                "which step, where the routing differs from step to step");
   flags.flag("--check-order", "on|off", "whether the order of streams is checked", "on",
              [&o](const std::string& text) {
                if (text != "on" && text != "off")

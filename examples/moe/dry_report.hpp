@@ -9,7 +9,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -32,49 +34,67 @@ inline std::string plural(std::uint64_t n, const char* one, const char* many) {
 
 } // namespace detail
 
+namespace detail {
+
+// Which ranks a kind is, and where the time of one of them goes.
+inline std::string kind_line(const kind_of_rank& kind, std::string_view what, bool only) {
+  const auto& s = kind.step;
+  const std::string others = kind.ranks == 1 ? "" : fmt::format(" and {} like it", kind.ranks - 1);
+  return fmt::format("  {}: computing {}, transfers {}, exposed {}, host waiting {}\n",
+                     only ? std::string("each rank")
+                          : fmt::format("rank {}{}, which {}", kind.rank, others, what),
+                     share_of_step(s.compute_busy, s.seconds), share_of_step(s.transfer_busy, s.seconds),
+                     share_of_step(s.exposed_transfer, s.seconds), share_of_step(s.host_blocked, s.seconds));
+}
+// Of the kinds that compute most and least.
+inline std::string step_lines(const prediction& p) {
+  const auto [least, most] =
+      std::minmax_element(p.kinds.begin(), p.kinds.end(), [](const kind_of_rank& a, const kind_of_rank& b) {
+        return a.step.compute_busy < b.step.compute_busy;
+      });
+  std::string text = kind_line(*most, "computes most", p.kinds.size() == 1);
+  if (least != most) text += kind_line(*least, "computes least", false);
+  double flops = 0, sent = 0;
+  for (const kind_of_rank& kind : p.kinds) {
+    flops += static_cast<double>(kind.ranks) * kind.step.flops;
+    sent += static_cast<double>(kind.ranks) * static_cast<double>(kind.step.sent_bytes);
+  }
+  return text + fmt::format("  all ranks: {:.4g} FLOPs in products, {} sent to one another; each: {}, {}\n",
+                            flops, human_bytes(static_cast<std::uint64_t>(sent)),
+                            plural(most->step.host_round_trips, "host round trip", "host round trips"),
+                            plural(most->step.host_exchanges, "host exchange", "host exchanges"));
+}
+
+} // namespace detail
+
 // Some lines, with a newline at the end.
 inline std::string prediction_text(const run_result& result) {
-  using detail::in_seconds;
   const prediction& p = *result.prediction;
-  const auto& s = p.step;
-  std::string text = fmt::format(
-      "dry run: {}, {}, {}, routing {}\n", p.machine.name,
-      detail::plural(static_cast<std::uint64_t>(result.config.ranks), "rank", "ranks"),
-      p.classes == result.config.ranks ? std::string("each for itself")
-                                       : fmt::format("of {} kind{}", p.classes, p.classes == 1 ? "" : "s"),
-      shown(result.config.routing.text));
+  std::string text =
+      fmt::format("dry run: {}, {}, {}, routing {}\n", p.machine.name,
+                  detail::plural(static_cast<std::uint64_t>(result.config.ranks), "rank", "ranks"),
+                  static_cast<std::int64_t>(p.kinds.size()) == result.config.ranks && p.kinds.size() > 1
+                      ? std::string("each for itself")
+                      : "of " + detail::plural(p.kinds.size(), "kind", "kinds"),
+                  shown(result.config.routing.text));
   if (!p.routing_note.empty()) text += fmt::format("note: {}\n", p.routing_note);
-  if (!p.trouble.empty()) {
+  if (!p.trouble.empty())
     text += fmt::format("no time can be predicted: {}\n", p.trouble);
-  } else {
-    text +=
-        fmt::format("predicted step: {}, {:.0f} tokens/s\n", in_seconds(s.seconds), result.tokens_per_second);
-    text += fmt::format("  rank {}, the slowest: computing {}, transfers {}, exposed {}, host waiting {}\n",
-                        p.rank, detail::share_of_step(s.compute_busy, s.seconds),
-                        detail::share_of_step(s.transfer_busy, s.seconds),
-                        detail::share_of_step(s.exposed_transfer, s.seconds),
-                        detail::share_of_step(s.host_blocked, s.seconds));
-    text += fmt::format("  {:.4g} FLOPs in products, {} sent to other ranks, {}, {}\n", s.flops,
-                        human_bytes(s.sent_bytes),
-                        detail::plural(s.host_round_trips, "host round trip", "host round trips"),
-                        detail::plural(s.host_exchanges, "host exchange", "host exchanges"));
+  else
+    text += fmt::format("predicted step: {}, {:.0f} tokens/s\n", detail::in_seconds(p.step_seconds),
+                        result.tokens_per_second) +
+            detail::step_lines(p);
+  if (const auto fits = fits_device(result)) {
+    const std::string needed = human_bytes(highest_device_peak(result)),
+                      there = human_bytes(p.machine.device_bytes);
+    text += *fits ? fmt::format("fits: {} of the device's {}\n", needed, there)
+                  : fmt::format("does not fit: {} are needed, the device has {}\n", needed, there);
   }
-  std::uint64_t highest = 0;
-  for (const peak_record& total : result.totals)
-    if (total.space == "device") highest = std::max(highest, total.bytes);
-  if (p.machine.device_bytes != 0)
-    text += highest <= p.machine.device_bytes
-                ? fmt::format("fits: {} of the device's {}\n", human_bytes(highest),
-                              human_bytes(p.machine.device_bytes))
-                : fmt::format("does not fit: {} are needed, the device has {}\n", human_bytes(highest),
-                              human_bytes(p.machine.device_bytes));
   if (!result.config.check_order.value_or(true))
     text += "stream order: not checked\n";
-  else if (p.found == 0)
-    text += fmt::format("stream order: {} operations, nothing found\n", p.operations);
   else
-    text += fmt::format("stream order: {} found in {} operations\n",
-                        detail::plural(p.found, "fault", "faults"), p.operations);
+    text += fmt::format("stream order: {}, {}\n", detail::plural(p.operations, "operation", "operations"),
+                        p.found == 0 ? "nothing found" : detail::plural(p.found, "fault", "faults"));
   for (const std::string& finding : p.findings) text += fmt::format("  {}\n", finding);
   return text;
 }

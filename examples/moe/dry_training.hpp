@@ -19,7 +19,6 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,12 +49,10 @@ inline void copy_peaks(std::vector<run_result>& by_rank, const std::vector<int>&
   }
 }
 
-// Of the rank whose step is the longest.
 inline prediction prediction_of(const plateau::hardware& machine, const plateau::dry_ranks& ran,
                                 const plateau::dry::timeline& times) {
   prediction p;
   p.machine = machine;
-  p.classes = static_cast<std::int64_t>(std::set<int>(ran.stands_for.begin(), ran.stands_for.end()).size());
   p.trouble = times.trouble;
   p.findings = ran.findings();
   for (const auto& each : ran.recorders) {
@@ -64,10 +61,9 @@ inline prediction prediction_of(const plateau::hardware& machine, const plateau:
   }
   for (const plateau::dry::rank_times& rank : times.ranks) {
     if (rank.marks.size() != 2) continue; // the marks that run_dry_training sets
-    const plateau::dry::rank_account step = rank.marks[1].so_far - rank.marks[0].so_far;
-    if (step.seconds < p.step.seconds) continue;
-    p.step = step;
-    p.rank = rank.rank;
+    p.kinds.push_back({rank.rank, std::count(ran.stands_for.begin(), ran.stands_for.end(), rank.rank),
+                       rank.marks[1].so_far - rank.marks[0].so_far});
+    p.step_seconds = std::max(p.step_seconds, p.kinds.back().step.seconds);
   }
   return p;
 }
@@ -83,7 +79,8 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   const rank_grid grid = grid_of(o);
   const training_settings settings = settings_of(o);
   const forced_routing forced(o.routing, o.experts, o.top_k, o.layers, o.ranks);
-  const dry_routing routing(forced, c, grid, settings, 0, job.machine->ranks_per_node);
+  const std::int64_t step = o.dry_step - 1;
+  const dry_routing routing(forced, c, grid, settings, step, job.machine->ranks_per_node);
   const corpus tokens = detail::no_text(job.text->vocabulary, o.context);
   const token_sampler sampler(tokens, o.context, o.seed);
 
@@ -104,12 +101,11 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
     if (!world.fold(routing.key(world.rank()))) return;
     backend.wait(backend.record(train.stream())); // what came before is not of the step
     backend.recorder().mark("step begins");
-    train.run_step(sampler, 0);
+    train.run_step(sampler, step);
     plateau::close_step(backend, world, train.stream());
     backend.recorder().mark("step ends");
     detail::add_peaks(backend, world.rank(), by_rank[static_cast<std::size_t>(world.rank())]);
   };
-  const auto begin = std::chrono::steady_clock::now();
   const plateau::dry_ranks ran =
       plateau::run_dry(grid.ranks, run_rank, dry, {.deadline = std::chrono::seconds{o.deadline_seconds}});
   if (ran.cause) ran.cause->raise();
@@ -118,11 +114,9 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   detail::copy_peaks(by_rank, ran.stands_for);
   detail::add_by_rank(by_rank, result);
   result.prediction = detail::prediction_of(*job.machine, ran, times);
-  result.prediction->seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   result.prediction->routing_note = forced.repeats_sentence();
-  if (result.prediction->step.seconds > 0)
-    result.tokens_per_second = static_cast<double>(o.batch * o.context) / result.prediction->step.seconds;
+  if (result.prediction->step_seconds > 0)
+    result.tokens_per_second = static_cast<double>(o.batch * o.context) / result.prediction->step_seconds;
   if (!times.events.events.empty()) result.trace = std::move(times.events);
   return result;
 }

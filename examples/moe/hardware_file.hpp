@@ -52,6 +52,13 @@ inline constexpr std::array<hardware_rate, 16> hardware_rates{
      {"network_bytes_per_second", &plateau::hardware::network_bytes_per_second},
      {"network_seconds", &plateau::hardware::network_seconds}}};
 
+// ", a, b, c"
+inline std::string names_of_rates() {
+  std::string names;
+  for (const hardware_rate& rate : hardware_rates) names += ", " + std::string(rate.name);
+  return names;
+}
+
 // The text of a small file. Throws input_error.
 inline std::string small_text(const std::string& path, const std::string& expected) {
   constexpr std::uint64_t largest = std::uint64_t{1} << 30;
@@ -102,9 +109,9 @@ inline plateau::hardware hardware_of_json(const std::string& path, const nlohman
     else if (name == "ranks_per_node")
       set_whole(place(name), value, h.ranks_per_node, 1);
     else if (rate == hardware_rates.end())
-      throw input_error{fmt::format("{}: unknown; expected from, name, cache_bytes, device_bytes, "
-                                    "ranks_per_node or one of the rates of plateau::hardware",
-                                    place(name))};
+      throw input_error{
+          fmt::format("{}: unknown; expected from, name, cache_bytes, device_bytes, ranks_per_node{}",
+                      place(name), names_of_rates())};
     else if (!value.is_number())
       throw input_error{
           fmt::format("{}: expected a number, got {}", place(name),
@@ -113,6 +120,11 @@ inline plateau::hardware hardware_of_json(const std::string& path, const nlohman
       h.*(rate->value) = value.get<double>();
   }
   if (h.name.empty()) h.name = path;
+  for (const hardware_rate& rate : hardware_rates)
+    if (!all.contains("from") && !all.contains(rate.name))
+      throw input_error{fmt::format(
+          "{}: missing; expected it with the others{}, or \"from\": \"h200\" for those that are left out",
+          place(rate.name), names_of_rates())};
   try {
     check(h);
   } catch (const plateau::config_error& e) {
@@ -123,8 +135,9 @@ inline plateau::hardware hardware_of_json(const std::string& path, const nlohman
 
 } // namespace detail
 
-// h200, or the name of a JSON file. Throws input_error: one line with the file, the line or the field.
-inline plateau::hardware load_hardware(const std::string& text) {
+// h200, or the name of a JSON file; `flag` gave it. Throws input_error: one line with the file, the line or
+// the field.
+inline plateau::hardware load_hardware(const std::string& flag, const std::string& text) try {
   if (text == "h200") return plateau::h200();
   const std::string json =
       detail::small_text(text, "h200, this-host, or a JSON file with a machine's figures");
@@ -136,11 +149,13 @@ inline plateau::hardware load_hardware(const std::string& text) {
                        json.begin() + static_cast<std::ptrdiff_t>(std::min(e.byte, json.size())), '\n');
     throw input_error{fmt::format("{}, line {}: not JSON ({})", shown(text), line, shown(e.what()))};
   }
+} catch (const input_error& e) {
+  throw input_error{fmt::format("{} {}", flag, e.what())};
 }
 
 // The machine that a flag names. this-host is measured. Throws input_error.
-inline plateau::hardware machine_of(const std::string& text, std::int64_t ranks) {
-  return text == "this-host" ? plateau::measure_host(static_cast<int>(ranks)) : load_hardware(text);
+inline plateau::hardware machine_of(const std::string& flag, const std::string& text, std::int64_t ranks) {
+  return text == "this-host" ? plateau::measure_host(static_cast<int>(ranks)) : load_hardware(flag, text);
 }
 
 } // namespace moe

@@ -74,7 +74,7 @@ int run_dry(const moe::options& o, std::ostream& out) {
   job.config = o;
   job.text = &text;
   moe::check(moe::model_of(o, text.vocabulary), moe::grid_of(o));
-  job.machine = moe::machine_of(o.hardware.value_or("this-host"), o.ranks);
+  job.machine = moe::machine_of("--hardware", o.hardware.value_or("this-host"), o.ranks);
   moe::run_result result = predict(job);
   out << moe::prediction_text(result) << '\n' << moe::peak_table(result) << std::flush;
   write_files(o, result);

@@ -99,6 +99,7 @@ inline void check_dry_run(const options& o) {
     refuse(o.hardware.has_value(), "--hardware", only);
     refuse(o.check_order.has_value(), "--check-order", only);
     refuse(o.perturb != 0, "--perturb", only);
+    refuse(o.dry_step != 1, "--dry-step", only);
     return;
   }
   if (!o.routing.forced())

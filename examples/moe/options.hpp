@@ -89,6 +89,7 @@ struct options {
 
   bool dry_run = false;                // no data: predict peaks and time
   std::optional<std::string> hardware; // of a dry run: h200, this-host, or a file
+  std::int64_t dry_step = 1;           // the step that a dry run is of
   std::optional<bool> check_order;     // of a dry run's streams; on where it is not given
   double perturb = 0;                  // every cost of a dry run times 1 +- this
   std::uint64_t perturb_seed = 0;

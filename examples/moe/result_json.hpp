@@ -80,30 +80,37 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
 
 inline nlohmann::ordered_json prediction_json(const run_result& result) {
   const prediction& p = *result.prediction;
-  const auto& step = p.step;
-  return {{"hardware", p.machine.name},
-          {"device_bytes", p.machine.device_bytes},
-          {"trouble", p.trouble},
-          {"routing_note", p.routing_note},
-          {"kinds_of_ranks", p.classes},
-          {"slowest_rank", p.rank},
-          {"step_seconds", step.seconds},
-          {"compute_seconds", step.compute_busy},
-          {"transfer_seconds", step.transfer_busy},
-          {"exposed_transfer_seconds", step.exposed_transfer},
-          {"host_waiting_seconds", step.host_blocked},
-          {"operations", step.operations},
-          {"exchanges", step.exchanges},
-          {"host_exchanges", step.host_exchanges},
-          {"host_round_trips", step.host_round_trips},
-          {"matrix_flops", step.flops},
-          {"sent_bytes", step.sent_bytes},
-          {"order_checked", result.config.check_order.value_or(true)},
-          {"order_found", p.found},
-          {"order_findings", p.findings},
-          {"operations_recorded", p.operations},
-          {"perturb", result.config.perturb},
-          {"perturb_seed", result.config.perturb_seed}};
+  auto kinds = nlohmann::ordered_json::array();
+  for (const kind_of_rank& kind : p.kinds)
+    kinds.push_back({{"rank", kind.rank},
+                     {"ranks", kind.ranks},
+                     {"seconds", kind.step.seconds},
+                     {"compute_seconds", kind.step.compute_busy},
+                     {"transfer_seconds", kind.step.transfer_busy},
+                     {"exposed_transfer_seconds", kind.step.exposed_transfer},
+                     {"host_waiting_seconds", kind.step.host_blocked},
+                     {"operations", kind.step.operations},
+                     {"exchanges", kind.step.exchanges},
+                     {"host_exchanges", kind.step.host_exchanges},
+                     {"host_round_trips", kind.step.host_round_trips},
+                     {"matrix_flops", kind.step.flops},
+                     {"sent_bytes", kind.step.sent_bytes}});
+  return {
+      {"hardware", p.machine.name},
+      {"device_bytes", p.machine.device_bytes},
+      {"fits", detail::or_null(fits_device(result))},
+      {"step", result.config.dry_step},
+      {"trouble", p.trouble.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(p.trouble)},
+      {"routing_note",
+       p.routing_note.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(p.routing_note)},
+      {"step_seconds", p.step_seconds},
+      {"kinds_of_ranks", std::move(kinds)},
+      {"order_checked", result.config.check_order.value_or(true)},
+      {"order_found", p.found},
+      {"order_findings", p.findings},
+      {"operations_recorded", p.operations},
+      {"perturb", result.config.perturb},
+      {"perturb_seed", result.config.perturb_seed}};
 }
 
 inline nlohmann::ordered_json result_json(const run_result& result) {

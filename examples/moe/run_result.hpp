@@ -11,6 +11,7 @@
 #include <plateau/dry_run/timeline.hpp>
 #include <plateau/trace/trace.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -30,18 +31,23 @@ struct peak_record {
   std::string phase;                                 // of the run: "construction", "loss", "backward", ...
 };
 
+// Ranks of a dry run that are alike, and what one step takes each of them.
+struct kind_of_rank {
+  int rank = 0;           // the first of them
+  std::int64_t ranks = 1; // how many they are
+  plateau::dry::rank_account step;
+};
+
 // What a dry run says of one step.
 struct prediction {
   plateau::hardware machine;
   std::string trouble;               // why there is no time, or empty
-  plateau::dry::rank_account step;   // of the slowest rank
-  int rank = 0;                      // which that is
-  std::int64_t classes = 0;          // of ranks that are alike
-  std::uint64_t operations = 0;      // recorded, of all classes
+  double step_seconds = 0;           // of all ranks, which end a step together
+  std::vector<kind_of_rank> kinds;   // by rank
+  std::uint64_t operations = 0;      // recorded, of all kinds
   std::uint64_t found = 0;           // by the check of stream order
   std::vector<std::string> findings; // the first of them
   std::string routing_note;          // or empty
-  double seconds = 0;                // that the dry run itself took
 };
 
 struct corpus_summary {
@@ -70,5 +76,18 @@ struct run_result {
   std::optional<moe::prediction> prediction; // of a dry run, which has no losses
   std::optional<plateau::trace> trace;       // where one was asked for
 };
+
+// Device bytes of the rank that holds most.
+inline std::uint64_t highest_device_peak(const run_result& result) {
+  std::uint64_t highest = 0;
+  for (const peak_record& total : result.totals)
+    if (total.space == "device") highest = std::max(highest, total.bytes);
+  return highest;
+}
+// Whether a dry run's ranks fit their devices; nothing where the machine does not say how much they have.
+inline std::optional<bool> fits_device(const run_result& result) {
+  if (!result.prediction || result.prediction->machine.device_bytes == 0) return std::nullopt;
+  return highest_device_peak(result) <= result.prediction->machine.device_bytes;
+}
 
 } // namespace moe

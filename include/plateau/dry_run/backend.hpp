@@ -84,6 +84,8 @@ template <class ScratchModel> class dry_run {
   dry_run(const dry_run&) = delete;
   dry_run& operator=(const dry_run&) = delete;
   ~dry_run() {
+    recorder_->keep_peaks(memory_kind::device, device_.meter());
+    recorder_->keep_peaks(memory_kind::pinned_host, pinned_.meter());
     device_.meter().observe(nullptr);
     pinned_.meter().observe(nullptr);
   }
@@ -237,9 +239,10 @@ template <class ScratchModel> class dry_run {
     if (scenario && scenario(request)) return;
     if (!dry_answer)
       throw config_error(error_prefix(recorder_->owner()) + "fetch of '" + label + "'" +
-                         source_line{file, line}.text() + ": a dry run has no data for these " +
-                         std::to_string(into.size()) +
-                         " values: give them by the scenario of its dry_options");
+                         source_line{file, line}.text() + ": a dry run has no data for " +
+                         (into.size() == 1 ? std::string("this value")
+                                           : "these " + std::to_string(into.size()) + " values") +
+                         ": give what it would be by the scenario of its dry_options");
     std::fill(into.begin(), into.end(), *dry_answer);
   }
 

@@ -9,6 +9,7 @@
 #include <plateau/dry_run/access_range.hpp>
 #include <plateau/dry_run/finding.hpp>
 #include <plateau/dry_run/label_table.hpp>
+#include <plateau/dry_run/memory_peaks.hpp>
 #include <plateau/dry_run/options.hpp>
 #include <plateau/dry_run/order_check.hpp>
 #include <plateau/dry_run/program.hpp>
@@ -189,6 +190,13 @@ class recorder final : public memory_listener {
     if (options_.check_order && bytes != 0) order_.adopted(detail::address_of(p), bytes, s);
   }
 
+  // What a backend's meter has seen, kept beyond the backend's life. Of the last backend, if a rank had
+  // several.
+  void keep_peaks(memory_kind pool, const meter& m) {
+    peaks_[static_cast<std::size_t>(pool)] = memory_peaks::of(m);
+  }
+  const memory_peaks& peaks(memory_kind pool) const { return peaks_[static_cast<std::size_t>(pool)]; }
+
   // --- what was found ---
 
   const std::vector<finding>& findings() const { return order_.findings(); }
@@ -274,6 +282,7 @@ class recorder final : public memory_listener {
   std::uint64_t operations_ = 0, waits_ = 0;
   std::optional<source_line> dropped_;
   pool_observer observers_[2];
+  memory_peaks peaks_[2];
 };
 
 } // namespace plateau::inline v0::dry

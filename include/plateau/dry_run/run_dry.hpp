@@ -5,6 +5,7 @@
 
 #include <plateau/config.hpp>
 #include <plateau/dry_run/communicator.hpp>
+#include <plateau/dry_run/memory_peaks.hpp>
 #include <plateau/dry_run/options.hpp>
 #include <plateau/dry_run/recorder.hpp>
 #include <plateau/error.hpp>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,9 @@ struct dry_ranks {
   std::vector<std::optional<failure>> left_with;         // by rank: nothing if it returned
   std::optional<failure> cause;                          // of the group's failure, if it failed
 
+  const memory_peaks& peaks(int rank, memory_kind pool = memory_kind::device) const {
+    return recorders[static_cast<std::size_t>(stands_for[static_cast<std::size_t>(rank)])]->peaks(pool);
+  }
   // The sentences of the order check, of all ranks that did their own work.
   std::vector<std::string> findings() const {
     std::vector<std::string> all;
@@ -34,6 +39,24 @@ struct dry_ranks {
     return all;
   }
 };
+
+// Tables of the peaks, one for all ranks that have the same; of both pools where anything was pinned.
+inline void write_peaks(std::ostream& out, const dry_ranks& ran) {
+  for (const memory_kind pool : {memory_kind::device, memory_kind::pinned_host}) {
+    const int ranks = static_cast<int>(ran.recorders.size());
+    for (int r = 0; r < ranks; ++r) {
+      const memory_peaks& mine = ran.peaks(r, pool);
+      const auto same = [&](int other) { return ran.peaks(other, pool) == mine; };
+      bool known = mine.total.bytes == 0;
+      for (int earlier = 0; earlier < r; ++earlier) known = known || same(earlier);
+      if (known) continue;
+      std::string who = "rank";
+      for (int other = r; other < ranks; ++other)
+        if (same(other)) who += (other == r ? " " : ", ") + std::to_string(other);
+      write_peaks(out, who + (pool == memory_kind::device ? ", device" : ", pinned"), mine);
+    }
+  }
+}
 
 // Runs f(comm) on `ranks` threads, each with its dry_communicator&; f makes its backend from it:
 // `dry_run<host_backend> backend(comm)`. Returns when all have ended, however they ended.
