@@ -340,7 +340,7 @@ TEST_CASE("exact bytes: --dry-run has the peaks of a real run, per rank, tag and
     CHECK(dry.at("peaks") == real.at("peaks"));
     CHECK(dry.at("peak_bytes_total") == real.at("peak_bytes_total"));
     CHECK(dry.at("losses").empty());
-    CHECK(dry.at("dry_run").at("trouble") == "");
+    CHECK(dry.at("dry_run").at("step_seconds").get<double>() > 0);
     CHECK(dry.at("dry_run").at("order_found") == 0);
     CHECK_FALSE(real.contains("dry_run"));
     CHECK(dry.at("tokens_per_second").get<double>() > 0);
