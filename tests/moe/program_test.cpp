@@ -369,6 +369,25 @@ TEST_CASE("a dry run has the peaks of the run whose routing was recorded") {
   }
 }
 
+TEST_CASE("where routing differs from step to step, a run's peaks are the highest of its steps' dry runs") {
+  if (program_missing()) return;
+  const workplace at;
+  const std::string flags = "--routing rotating:0.75,1 ";
+  const json real = at.results(flags + "--stop-after 3");
+  std::vector<json> steps;
+  for (const char* step : {"1", "2", "3"})
+    steps.push_back(at.results(flags + "--dry-run --hardware h200 --dry-step " + step));
+  CHECK_FALSE(steps[0].at("peaks") == steps[1].at("peaks"));
+  for (std::size_t i = 0; i < real.at("peaks").size(); ++i) {
+    std::uint64_t most = 0;
+    for (const json& each : steps) {
+      CHECK(each.at("peaks")[i].at("tag") == real.at("peaks")[i].at("tag"));
+      most = std::max(most, each.at("peaks")[i].at("bytes").get<std::uint64_t>());
+    }
+    CHECK(real.at("peaks")[i].at("bytes") == most);
+  }
+}
+
 TEST_CASE("a dry run needs no corpus, says its time, and has the same output every time") {
   if (program_missing()) return;
   const scratch_folder folder;
@@ -468,6 +487,8 @@ TEST_CASE("bad input of a dry run: status 2, one line that names the flag, or th
       {dry + "--record-routing " + at.file("new"), {"--record-routing", "--dry-run"}},
       {dry + "--weights " + at.file("tokens"), {"--weights", "--dry-run"}},
       {dry + "--resume " + at.file("tokens"), {"--resume", "--dry-run"}},
+      {dry + "--dry-step 0", {"--dry-step", "'0'"}},
+      {"--dry-step 2", {"--dry-step", "--dry-run"}},
       {"--hardware h200", {"--hardware", "--dry-run"}},
       {"--check-order off", {"--check-order", "--dry-run"}},
       {"--perturb 0.1", {"--perturb", "--dry-run"}},
