@@ -114,7 +114,8 @@ TEST_CASE("F2, F3: every wait of the model that matters is missed where it is le
   CHECK(waits == 34);
 }
 
-TEST_CASE("F2, P3: an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks") {
+TEST_CASE(
+    "F2, P3: an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks") {
   const test::forced_case c = small_case();
   const outcome whole = two_steps(c, {});
   const int failed = 2;
