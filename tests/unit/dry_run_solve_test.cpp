@@ -72,6 +72,24 @@ TEST_CASE("one stream runs its commands one after the other; the host goes on at
   CHECK(times.flops == 7);
 }
 
+TEST_CASE("a mark finds what runs accounted as far as it has come") {
+  pl::hardware h = slow_machine();
+  h.launch_seconds = 1;
+  auto r = ranks(1);
+  const auto s = r[0].stream("main"), t = r[0].stream("moves"); // both begin, and nothing ends before the mark
+  r[0].compute(s, 16);
+  r[0].operation(t, dry::engine::host_to_device, 0, 32);
+  r[0].wait(t, s, 1);
+  for (int i = 0; i < 4; ++i) r[0].compute(s, 1);
+  r[0].mark("issued");
+  const auto times = solved(r, h).ranks.front();
+  REQUIRE(times.marks.size() == 1);
+  CHECK(times.marks[0].so_far.seconds == 6);
+  CHECK(times.marks[0].so_far.compute_busy == 5);
+  CHECK(times.marks[0].so_far.transfer_busy == 4);
+  CHECK(times.marks[0].so_far.exposed_transfer == 0);
+}
+
 TEST_CASE("an operation does not begin before it was issued") {
   pl::hardware h = slow_machine();
   h.launch_seconds = 1;

@@ -182,6 +182,7 @@ class rank_clock {
       if (trace_ != nullptr) trace_->phase(label_of(i).name, host_);
       break;
     case action::mark:
+      account();
       times_.marks.push_back({label_of(i).name, times_});
       times_.marks.back().so_far.seconds = host_;
       break;
