@@ -217,6 +217,30 @@ TEST_CASE("what is refused is not recorded: the ranks go on") {
   CHECK(pl::predict(ran, machine(2)).complete);
 }
 
+TEST_CASE("a rank that goes on after an exchange has failed on it has no timeline, and predict() says why") {
+  dry_options options;
+  options.throw_at = 2;
+  options.only_rank = 1;
+  const auto ran = run_dry(
+      2,
+      [](dry_communicator& comm) {
+        backend_t backend(comm);
+        device<float> x(backend.device(), 8, tag::other);
+        auto s = backend.make_stream("main");
+        backend.launch(s, elements{8}, pl::fill<float>{}, out(x.all()));
+        const int peer = 1 - comm.rank();
+        for (int i = 0; i < 3; ++i) try {
+            comm.exchange(s, {send_to(peer, x.first(4))}, {receive_from(peer, x.all().sub(4, 4))});
+          } catch (const pl::backend_error&) {
+          }
+      },
+      options);
+  CHECK(!ran.cause);
+  const auto t = pl::predict(ran, machine(2));
+  CHECK(!t.complete);
+  CHECK(has(t.trouble, "rank 1 failed: plateau: rank 1: 'exchange' on stream 'main'"));
+}
+
 TEST_CASE("an exchange finds what it receives written, and what it sends must stay") {
   std::vector<std::string> lines;
   const auto ran = run_dry(2, [&](dry_communicator& comm) {

@@ -100,7 +100,12 @@ class dry_communicator {
       record.progress();
     }
     dry::recorder& r = s.stream.recorded_by();
-    r.exchange(s.stream.number(), s.place(), what, group_at(r), call.index, sends, receives);
+    try {
+      r.exchange(s.stream.number(), s.place(), what, group_at(r), call.index, sends, receives);
+    } catch (...) { // peers count on it: a rank that goes on all the same is out of step
+      state_->recorder.ended_by(failure::current());
+      throw;
+    }
   }
 
   void host_exchange(std::span<const std::int64_t> mine, std::span<std::int64_t> all,

@@ -187,12 +187,12 @@ inline timeline solve(program_list programs, const fold& f, const hardware& mach
   if (!(options.perturb >= 0 && options.perturb < 1))
     throw config_error("plateau: solve: costs perturbed by +-" + std::to_string(options.perturb) +
                        ", expected 0 or more and less than 1");
-  const group_table table(programs, f);
   timeline result;
-  if (auto failed = first_failure(programs)) {
+  if (auto failed = first_failure(programs)) { // their programs may have holes
     result.trouble = std::move(*failed);
     return result;
   }
+  const group_table table(programs, f);
   const exchange_match match = match_exchanges(table, model);
   result.trouble = match.trouble.empty() ? match_host_exchanges(table) : match.trouble;
   if (!result.trouble.empty()) return result;
