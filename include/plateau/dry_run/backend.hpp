@@ -221,7 +221,7 @@ template <class ScratchModel> class dry_run {
     issue(s, "host_task", dry::engine::host, args...);
   }
   // Gives the scenario's values, or the dry answer. Throws config_error, naming the fetch, where there is
-  // neither.
+  // neither. What is recorded keeps `label`, which lives for the whole program.
   template <class T>
   void fetch(const event& ready, arg<view<const T, host_space>, access_mode::read> from,
              std::type_identity_t<std::span<T>> into, const char* label,

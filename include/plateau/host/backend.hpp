@@ -242,8 +242,8 @@ template <class Gemm, class Runner, class Machine> class basic_host_backend {
         s, {"host task", false}, [f = std::move(f), ... a = unwrap(args)]() mutable { f(a...); }, args...);
   }
   // The only way a device value reaches the host: waits for the event and copies from pinned memory, also
-  // when there is nothing to copy, which is no round trip. `label` names the value; a data-free backend
-  // answers with `dry_answer`, or with its scenario.
+  // when there is nothing to copy, which is no round trip. `label`, a literal, names the value; a data-free
+  // backend answers with `dry_answer`, or with its scenario.
   template <class T>
   void fetch(const event& ready, arg<view<const T, host_space>, access_mode::read> from,
              std::type_identity_t<std::span<T>> into, const char* label,
