@@ -76,7 +76,8 @@ TEST_CASE("a mark finds what runs accounted as far as it has come") {
   pl::hardware h = slow_machine();
   h.launch_seconds = 1;
   auto r = ranks(1);
-  const auto s = r[0].stream("main"), t = r[0].stream("moves"); // both begin, and nothing ends before the mark
+  // Both begin, and nothing ends before the mark.
+  const auto s = r[0].stream("main"), t = r[0].stream("moves");
   r[0].compute(s, 16);
   r[0].operation(t, dry::engine::host_to_device, 0, 32);
   r[0].wait(t, s, 1);
