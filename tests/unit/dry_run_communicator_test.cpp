@@ -547,6 +547,45 @@ TEST_CASE("folded host exchanges give every rank's integers, in every communicat
   CHECK(pl::predict(ran, machine(6)).trouble == "");
 }
 
+TEST_CASE("folded: groups that have nothing in common meet by themselves, as where nothing is folded") {
+  // Groups of four: the first one meets more often, each with numbers of its own, and with more of them.
+  const auto program = [](dry_communicator& comm, bool folds) {
+    const int me = comm.rank(), group = me / 4;
+    auto four = comm.split(group, me);
+    auto two = four.split(me % 2, me);
+    auto even = comm.split(me % 2 == 0 ? 0 : -1, me);
+    if (folds && !comm.fold(static_cast<std::uint64_t>(group * 2 + me % 2))) return;
+    using list = std::vector<std::int64_t>;
+    const auto all_of = [](dry_communicator& c, const list& mine) {
+      list all(mine.size() * static_cast<std::size_t>(c.size()));
+      c.host_exchange(mine, all, "numbers");
+      return all;
+    };
+    const std::int64_t v = 10 * group + me % 2, w = v + 1 - 2 * (me % 2);
+    for (int i = 0; i <= group; ++i) {
+      require(all_of(four, list(static_cast<std::size_t>(i + 1), v)).size() ==
+                  4 * static_cast<std::size_t>(i + 1),
+              "of the four");
+      if (me % 2 == 1) require(all_of(two, {v}) == list{v, v}, "of the two");
+    }
+    require(all_of(four, {v}) == (me % 2 == 0 ? list{v, w, v, w} : list{w, v, w, v}), "in order");
+    if (me % 2 == 0) require(all_of(even, {v}) == list{0, 0, 10, 10, 20, 20}, "of the even ones");
+    if (group == 1) four.close_step();
+    comm.close_step();
+  };
+  const auto whole = run_dry(12, [&](dry_communicator& comm) { program(comm, false); });
+  const auto few = run_dry(12, [&](dry_communicator& comm) { program(comm, true); });
+  check_success(whole);
+  check_success(few);
+  CHECK(few.stands_for == std::vector<int>{0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9});
+  const auto t = pl::predict(whole, machine(12)), u = pl::predict(few, machine(12));
+  CHECK(t.trouble == "");
+  CHECK(u.trouble == "");
+  REQUIRE(u.ranks.size() == 6);
+  CHECK(t.seconds == u.seconds);
+  for (const dry::rank_times& r : u.ranks) check_same(t.ranks[static_cast<std::size_t>(r.rank)], r);
+}
+
 TEST_CASE("fold is once, of the outermost communicator, and splits come before it") {
   std::string again, of_a_part, split, nobody;
   const auto ran = run_dry(2, [&](dry_communicator& comm) {

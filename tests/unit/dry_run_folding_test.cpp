@@ -97,6 +97,22 @@ TEST_CASE("the first of those who gave the same stands for them") {
   CHECK(dry::first_alike({}, 2).empty());
 }
 
+TEST_CASE("ranks are tied by their groups and by who stands for them") {
+  const std::vector<int> alone{0, 1, 2, 3, 4, 5}, none(6, -1);
+  CHECK(dry::tied_ranks(alone, none) == alone);
+  CHECK(dry::tied_ranks(alone, std::vector<int>{1, 1, 3, 3, -1, 5}) == std::vector<int>{0, 0, 2, 2, 4, 5});
+  // 3 stands in for 5, so the groups of both meet; 4, which is in none, only has its own kind.
+  CHECK(dry::tied_ranks(std::vector<int>{0, 1, 2, 3, 4, 3}, std::vector<int>{0, 0, 2, 2, -1, 0}) ==
+        std::vector<int>{0, 0, 0, 0, 4, 0});
+  CHECK(dry::tied_ranks({}, {}).empty());
+}
+
+TEST_CASE("places are counted among the firsts of each part") {
+  const std::vector<int> first{0, 1, 0, 3, 1, 5, 5};
+  CHECK(dry::places_among_firsts(first, std::vector<int>{0, 1, 0, 0, 1, 1, 1}) ==
+        std::vector<int>{0, 0, 0, 1, 0, 1, 1});
+}
+
 TEST_CASE("places are counted among the firsts alone") {
   CHECK(dry::places_among_firsts(std::vector<int>{0, 1, 0, 3, 1, 3}) == std::vector<int>{0, 1, 0, 2, 1, 2});
   CHECK(dry::places_among_firsts(std::vector<int>{0, 0, 0}) == std::vector<int>{0, 0, 0});

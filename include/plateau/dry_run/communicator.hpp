@@ -19,7 +19,9 @@
 #include <plateau/host/thread_communicator.hpp>
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,9 +35,10 @@ class dry_communicator {
   // The communicators of `ranks` (>= 1) threads, with a recorder for each; see run_dry.
   static std::vector<dry_communicator> make_group(int ranks, const dry_options& options = {},
                                                   thread_options threads = {}) {
+    const auto groups = std::make_shared<split_groups>(ranks);
     std::vector<dry_communicator> group;
     for (thread_communicator& host : thread_communicator::make_group(ranks, threads)) {
-      auto state = std::make_shared<rank_state>(host.rank(), options);
+      auto state = std::make_shared<rank_state>(host.rank(), options, groups);
       group.push_back(dry_communicator(std::move(host), std::move(state), ""));
     }
     return group;
@@ -63,7 +66,9 @@ class dry_communicator {
                                           "color: split first");
     require_group("split");
     record_host_exchange("split", 2 * sizeof(std::int64_t));
-    return {host_.split(color, key), state_, path_ + "/" + std::to_string(splits_++)};
+    dry_communicator part{host_.split(color, key), state_, path_ + "/" + std::to_string(splits_++)};
+    if (part.size() != 0) state_->groups->add(part.path_, state_->recorder.rank(), part.origin_rank(0));
+    return part;
   }
 
   // Collective, of the outermost communicator, once, when everything is constructed. Ranks are alike if they
@@ -80,11 +85,21 @@ class dry_communicator {
     std::vector<std::int64_t> all(2 * static_cast<std::size_t>(size()));
     const std::uint64_t before = host_.counters().host_exchanges;
     host_.host_exchange(mine, all, "fold");
-    state_->stands_for = dry::first_alike(all, 2);
-    state_->place = dry::places_among_firsts(state_->stands_for);
-    const bool goes_on = state_->stands_for[static_cast<std::size_t>(rank())] == rank();
+    const std::vector<int>& first = state_->stands_for = dry::first_alike(all, 2);
+    const auto me = static_cast<std::size_t>(rank());
+    const bool goes_on = first[me] == rank();
     state_->firsts.emplace(host_.split(goes_on ? 0 : -1, rank()));
     folding_exchanges_ = host_.counters().host_exchanges - before; // none of the program's own
+    if (goes_on) {
+      state_->meetings[""].place = dry::places_among_firsts(first);
+      for (const auto& [path, group_of] : state_->groups->all()) {
+        const std::vector<int> part = dry::tied_ranks(first, group_of);
+        folded_meeting& made = state_->meetings[path];
+        made.place = dry::places_among_firsts(first, part);
+        if (std::count(part.begin(), part.end(), part[me]) != size())
+          made.part.emplace(state_->firsts->split(part[me], rank()));
+      }
+    }
     return goes_on;
   }
   // For each rank of the outermost communicator, the one that stands for it.
@@ -118,12 +133,13 @@ class dry_communicator {
     if (!state_->firsts) return host_.host_exchange(mine, all, what);
     ++folded_exchanges_;
     // By those who go on; everyone else gives what the one does that stands for it.
-    thread_communicator& firsts = *state_->firsts;
+    const folded_meeting& meeting = state_->meetings.at(path_);
+    thread_communicator& firsts = who_meets();
     given_.resize(static_cast<std::size_t>(firsts.size()) * mine.size());
     firsts.host_exchange(mine, given_, what);
     auto to = all.begin();
     for (int r = 0; r < size(); ++r) {
-      const auto from = static_cast<std::size_t>(state_->place[static_cast<std::size_t>(origin_rank(r))]);
+      const auto from = static_cast<std::size_t>(meeting.place[static_cast<std::size_t>(origin_rank(r))]);
       to = std::copy_n(given_.begin() + static_cast<std::ptrdiff_t>(from * mine.size()), mine.size(), to);
     }
   }
@@ -133,7 +149,7 @@ class dry_communicator {
     record_host_exchange("close_step", 0);
     if (!state_->firsts) return host_.close_step();
     ++folded_exchanges_;
-    state_->firsts->close_step();
+    who_meets().close_step();
   }
   void latch(failure why) { host_.latch(std::move(why)); }
   void abort(const failure& cause) {
@@ -146,14 +162,43 @@ class dry_communicator {
   std::optional<failure> cause() const { return host_.cause(); }
 
  private:
+  // What has been split, on all ranks: by path, for each rank of the outermost communicator the first member
+  // of its group, -1 where it is in none. Any thread.
+  class split_groups {
+   public:
+    explicit split_groups(int ranks) : ranks_(static_cast<std::size_t>(ranks)) {}
+    void add(const std::string& path, int rank, int first_member) {
+      const std::lock_guard lock(mutex_);
+      std::vector<int>& list = of_path_.try_emplace(path, ranks_, -1).first->second;
+      list[static_cast<std::size_t>(rank)] = first_member;
+    }
+    std::map<std::string, std::vector<int>> all() const {
+      const std::lock_guard lock(mutex_);
+      return of_path_;
+    }
+
+   private:
+    const std::size_t ranks_;
+    mutable std::mutex mutex_;
+    std::map<std::string, std::vector<int>> of_path_;
+  };
+  // Those who meet, once folded, when the groups of a path do: groups that have no rank in common, nor one
+  // that stands for another's, do not wait for each other.
+  struct folded_meeting {
+    std::optional<thread_communicator> part; // nothing: all who go on
+    std::vector<int> place;                  // there, by rank of the outermost communicator
+  };
   // What all communicators of one rank share.
   struct rank_state {
-    rank_state(int rank, const dry_options& options)
-        : name("rank " + std::to_string(rank)), recorder(name.c_str(), rank, options) {}
+    rank_state(int rank, const dry_options& options, std::shared_ptr<split_groups> of_all)
+        : name("rank " + std::to_string(rank)), recorder(name.c_str(), rank, options),
+          groups(std::move(of_all)) {}
     std::string name;
     dry::recorder recorder;
-    std::vector<int> stands_for, place;        // by rank of the outermost communicator, once folded
-    std::optional<thread_communicator> firsts; // of the ranks that go on
+    std::shared_ptr<split_groups> groups;
+    std::vector<int> stands_for;                    // by rank of the outermost communicator, once folded
+    std::optional<thread_communicator> firsts;      // of the ranks that go on
+    std::map<std::string, folded_meeting> meetings; // by path
   };
   dry_communicator(thread_communicator host, std::shared_ptr<rank_state> state, std::string path)
       : host_(std::move(host)), state_(std::move(state)), path_(std::move(path)) {}
@@ -166,6 +211,10 @@ class dry_communicator {
   }
   void record_host_exchange(const char* what, std::size_t bytes) {
     state_->recorder.host_exchange(what, group_at(state_->recorder), host_exchanges_++, bytes);
+  }
+  thread_communicator& who_meets() {
+    folded_meeting& meeting = state_->meetings.at(path_);
+    return meeting.part ? *meeting.part : *state_->firsts;
   }
   // This group's number at a recorder: that of this rank, or of a backend that was made by itself.
   std::uint32_t group_at(dry::recorder& r) {

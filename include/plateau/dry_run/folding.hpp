@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -54,13 +55,38 @@ inline std::vector<int> first_alike(std::span<const std::int64_t> given, std::si
   return stands_for;
 }
 
-// For each rank, where the one that stands for it comes among those that stand for any.
-inline std::vector<int> places_among_firsts(std::span<const int> stands_for) {
+// Who has to meet when groups do, each group by itself: for each rank the lowest one that it is tied to,
+// since they are in one group, or one stands for the other. group_of (ranks): one of the group's members, the
+// same for all of them; -1 if the rank is in none.
+inline std::vector<int> tied_ranks(std::span<const int> stands_for, std::span<const int> group_of) {
+  std::vector<int> parent(stands_for.size());
+  std::iota(parent.begin(), parent.end(), 0);
+  const auto root = [&](int r) {
+    int& up = parent[static_cast<std::size_t>(r)];
+    while (parent[static_cast<std::size_t>(up)] != up) up = parent[static_cast<std::size_t>(up)];
+    return up;
+  };
+  const auto tie = [&](int a, int b) {
+    a = root(a);
+    b = root(b);
+    parent[static_cast<std::size_t>(std::max(a, b))] = std::min(a, b);
+  };
+  for (std::size_t r = 0; r < parent.size(); ++r) {
+    tie(static_cast<int>(r), stands_for[r]);
+    if (group_of[r] >= 0) tie(static_cast<int>(r), group_of[r]);
+  }
+  for (std::size_t r = 0; r < parent.size(); ++r) parent[r] = root(static_cast<int>(r));
+  return parent;
+}
+
+// For each rank, where the one that stands for it comes among those of its part that stand for any. part
+// (ranks): a number that is the same for all of one part; empty if there is only one.
+inline std::vector<int> places_among_firsts(std::span<const int> stands_for, std::span<const int> part = {}) {
   std::vector<int> place(stands_for.size());
-  int next = 0;
+  std::map<int, int> next;
   for (std::size_t r = 0; r < stands_for.size(); ++r) {
     const auto first = static_cast<std::size_t>(stands_for[r]);
-    place[r] = first == r ? next++ : place[first];
+    place[r] = first == r ? next[part.empty() ? 0 : part[r]]++ : place[first];
   }
   return place;
 }
