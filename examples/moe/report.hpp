@@ -101,6 +101,15 @@ inline std::string held_besides(const peak_record& peak, std::string_view tag, c
   return text.empty() ? "nothing" : text;
 }
 
+// "0-3, 9", and "0-3, 9, 11, ... 250 (90 ranks)" where that would make a wide column.
+inline std::string ranks_of(const std::vector<std::int64_t>& ranks) {
+  constexpr std::size_t widest = 32;
+  std::string text = ranges_of(ranks);
+  if (text.size() <= widest) return text;
+  text.resize(text.rfind(", ", widest / 2) + 2);
+  return text + fmt::format("... {} ({} ranks)", ranks.back(), ranks.size());
+}
+
 struct table_row {
   std::string peak, ranks, bytes, promised, when, held;
 };
@@ -125,7 +134,7 @@ inline std::vector<table_row> rows_of(std::vector<peak_record> peaks, std::strin
       if (twin(*peak)) ranks.push_back(peak->rank);
     const peak_record& peak = peaks[i];
     const std::string_view own = total_name.empty() ? std::string_view{peak.tag} : std::string_view{};
-    rows.push_back({total_name.empty() ? peak.tag : std::string{total_name}, ranges_of(ranks),
+    rows.push_back({total_name.empty() ? peak.tag : std::string{total_name}, ranks_of(ranks),
                     in_unit(peak.bytes, unit), peak.promised ? in_unit(*peak.promised, unit) : "-",
                     peak.bytes == 0 ? "never" : peak.phase,
                     peak.bytes == 0 ? "" : held_besides(peak, own, unit)});
@@ -199,6 +208,11 @@ inline std::string peak_table(const run_result& result) {
   if (left_out > 0)
     text += fmt::format("Not shown: {} smaller than {}, which --json lists.\n",
                         left_out == 1 ? "1 peak" : fmt::format("{} peaks", left_out), human_bytes(least));
+  const auto after = std::max_element(result.evaluation.begin(), result.evaluation.end(),
+                                      [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  if (after != result.evaluation.end())
+    text += fmt::format("Held in the evaluation after training: {} on rank {}, more than in training.\n",
+                        human_bytes(after->bytes), after->rank);
   return text;
 }
 

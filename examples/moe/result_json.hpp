@@ -115,7 +115,7 @@ inline nlohmann::ordered_json prediction_json(const run_result& result) {
 
 inline nlohmann::ordered_json result_json(const run_result& result) {
   using json = nlohmann::ordered_json;
-  json peaks = json::array(), totals = json::array();
+  json peaks = json::array();
   for (const auto& peak : result.peaks)
     peaks.push_back({{"rank", peak.rank},
                      {"tag", peak.tag},
@@ -124,12 +124,16 @@ inline nlohmann::ordered_json result_json(const run_result& result) {
                      {"promised", detail::or_null(peak.promised)},
                      {"held_at_peak", peak.held_at_peak},
                      {"phase", peak.phase}});
-  for (const auto& peak : result.totals)
-    totals.push_back({{"rank", peak.rank},
-                      {"space", peak.space},
-                      {"bytes", peak.bytes},
-                      {"held_at_peak", peak.held_at_peak},
-                      {"phase", peak.phase}});
+  const auto totals_json = [](const std::vector<peak_record>& all) {
+    json totals = json::array();
+    for (const auto& peak : all)
+      totals.push_back({{"rank", peak.rank},
+                        {"space", peak.space},
+                        {"bytes", peak.bytes},
+                        {"held_at_peak", peak.held_at_peak},
+                        {"phase", peak.phase}});
+    return totals;
+  };
   const auto edge = [&](bool last) {
     return result.losses.empty() ? json(nullptr) : json(last ? result.losses.back() : result.losses.front());
   };
@@ -148,7 +152,8 @@ inline nlohmann::ordered_json result_json(const run_result& result) {
               {"steps_skipped", result.steps_skipped},
               {"tokens_per_second", result.tokens_per_second},
               {"peaks", std::move(peaks)},
-              {"peak_bytes_total", std::move(totals)}};
+              {"peak_bytes_total", totals_json(result.totals)},
+              {"evaluation_peak_bytes_total", totals_json(result.evaluation)}};
   if (result.prediction) all["dry_run"] = prediction_json(result);
   return all;
 }

@@ -71,8 +71,9 @@ struct run_result {
   std::optional<double> loss_heldout;        // at the end
   std::int64_t steps_skipped = 0;            // their gradient norm was not finite
   double tokens_per_second = 0;              // over all ranks
-  std::vector<peak_record> peaks;            // per rank, tag and space
+  std::vector<peak_record> peaks;            // of training, per rank, tag and space
   std::vector<peak_record> totals;           // per rank and space, over all tags; their own tag is not used
+  std::vector<peak_record> evaluation;       // such totals, of ranks whose device held more after training
   std::optional<moe::prediction> prediction; // of a dry run, which has no losses
   std::optional<plateau::trace> trace;       // where one was asked for
 };

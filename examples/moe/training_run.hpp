@@ -124,10 +124,19 @@ template <class Backend> void add_peaks(Backend& backend, int rank, run_result& 
   add(backend.pinned().meter(), "host", false);
 }
 
+// The highest point of device memory since add_peaks(), where it is higher than that.
+template <class Backend> void add_evaluation_peak(Backend& backend, int rank, run_result& result) {
+  const plateau::peak now = backend.device().meter().peak();
+  for (const peak_record& total : result.totals)
+    if (total.space == "device" && now.bytes > total.bytes)
+      result.evaluation.push_back(record_of(rank, "total", "device", now));
+}
+
 inline void add_by_rank(const std::vector<run_result>& by_rank, run_result& result) {
   for (const run_result& each : by_rank) {
     result.peaks.insert(result.peaks.end(), each.peaks.begin(), each.peaks.end());
     result.totals.insert(result.totals.end(), each.totals.begin(), each.totals.end());
+    result.evaluation.insert(result.evaluation.end(), each.evaluation.begin(), each.evaluation.end());
   }
 }
 
@@ -231,10 +240,12 @@ void train_rank(const shared_run& run, Backend& backend, Communicator& world) {
     mover->save(o.save, metadata);
     plateau::close_step(backend, world, train.stream());
   }
+  run_result& mine = run.by_rank[static_cast<std::size_t>(rank)];
+  add_peaks(backend, rank, mine); // of training, as a dry run predicts them
   phase("evaluation");
   const double held_out = train.held_out_loss(run.sampler);
   plateau::close_step(backend, world, train.stream());
-  add_peaks(backend, rank, run.by_rank[static_cast<std::size_t>(rank)]);
+  add_evaluation_peak(backend, rank, mine);
   if (rank != 0) return;
   run.result.loss_heldout = held_out;
   const auto steps = static_cast<double>(run.result.losses.size());

@@ -108,6 +108,32 @@ TEST_CASE("exact bytes: what moe_train --dry-run shows is what a run of the same
   }
 }
 
+TEST_CASE("exact bytes: what the evaluation after training holds is told apart") {
+  workplace at;
+  moe::options o = workplace::config("balanced");
+  // Four tokens a step, to the first five experts: the last ranks have none until they evaluate.
+  o.expert_parallel = 4;
+  o.experts = 12;
+  o.top_k = 1;
+  o.intermediate = 64;
+  o.context = 2;
+  o.batch = 2;
+  o.accumulate = 1;
+  const moe::run_result real = at.train(o), dry = at.predict(o);
+  check_same(dry.peaks, real.peaks);
+  check_same(dry.totals, real.totals);
+  CHECK(dry.evaluation.empty());
+  REQUIRE(!real.evaluation.empty());
+  for (const moe::peak_record& peak : real.evaluation) {
+    CHECK(peak.phase == "evaluation");
+    const auto of_training = std::find_if(real.totals.begin(), real.totals.end(), [&](const auto& total) {
+      return total.space == "device" && total.rank == peak.rank;
+    });
+    REQUIRE(of_training != real.totals.end());
+    CHECK(peak.bytes > of_training->bytes);
+  }
+}
+
 TEST_CASE("P1: a limit on memory is refused in the same words, with data and without") {
   workplace at;
   moe::options o = workplace::config("all-to-one");

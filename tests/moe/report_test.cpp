@@ -142,6 +142,29 @@ TEST_CASE("the table: the four peaks first, equal ranks in one row, what was hel
   CHECK(rows.back() == "Not shown: 3 peaks smaller than 50.2 KiB, which --json lists.");
 }
 
+TEST_CASE("many ranks that are no range are told by some of them and their number") {
+  run_result result;
+  for (int rank = 0; rank < 200; ++rank)
+    result.totals.push_back({rank, "", "device", rank % 3 == 0 ? mib : 2 * mib, {}, {}, "loss"});
+  const std::string table = peak_table(result);
+  CHECK(has(table, "\nall together   0, 3, 6, 9, 12, ... 198 (67 ranks)  1024  loss"));
+  CHECK(has(table, "\nall together   1-2, 4-5, 7-8, ... 199 (133 ranks)  2048  loss"));
+}
+
+TEST_CASE("what an evaluation held beyond the peaks of training is said beneath them") {
+  run_result result = sample();
+  CHECK_FALSE(has(peak_table(result), "evaluation"));
+  CHECK(result_json(result).at("evaluation_peak_bytes_total").empty());
+  result.evaluation = {{0, "total", "device", 50 * mib, {}, {}, "evaluation"},
+                       {2, "total", "device", 51 * mib, {}, {}, "evaluation"}};
+  CHECK(peak_table(result).ends_with(
+      "\nHeld in the evaluation after training: 51.0 MiB on rank 2, more than in training.\n"));
+  const auto json = result_json(result).at("evaluation_peak_bytes_total");
+  REQUIRE(json.size() == 2);
+  CHECK(json.at(1).at("rank") == 2);
+  CHECK(json.at(1).at("bytes") == 51 * mib);
+}
+
 TEST_CASE("the table shows promises once there are any, and one unit for all") {
   run_result result = sample();
   result.peaks[1].promised = 14 * mib;
