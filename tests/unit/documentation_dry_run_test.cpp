@@ -112,13 +112,12 @@ TEST_CASE("an operator on the host") {
 
 TEST_CASE("an operator on the dry run: findings, peaks, time, a trace") {
   std::ostringstream report, json, picture; // std::cout and files, in a program
-  std::size_t peak = 0;
   const pl::dry_ranks ran = pl::run_dry(64, [&](pl::dry_communicator& comm) {
     pl::dry_run<pl::host_backend> backend(comm); // with the scratch that host_backend needs
     add_twice(backend, comm, pl::index_t{1} << 20);
-    if (comm.rank() == 0) peak = backend.device().meter().peak().bytes;
   });
   if (ran.cause) ran.cause->raise(); // a rank has thrown
+  pl::write_peaks(report, ran);      // for each rank: what was held at the peak, tag by tag
   for (const std::string& finding : ran.findings()) report << finding << '\n';
 
   pl::hardware machine = pl::h200();
@@ -131,9 +130,12 @@ TEST_CASE("an operator on the dry run: findings, peaks, time, a trace") {
   pl::write_chrome_trace(json, times.events);
   pl::write_memory_svg(picture, times.events, {.limit_bytes = machine.device_bytes});
 
-  CHECK(peak == std::size_t{8} << 20); // x and what is received, 4 MiB each
+  CHECK(ran.peaks(63).total.bytes == std::size_t{8} << 20); // x and what is received, 4 MiB each
+  CHECK(has(report.str(), ", 62, 63, device: 8388608 bytes at the peak\n"));
+  CHECK(has(report.str(), "  activations          4194304 then          4194304 at most\n"));
+  CHECK(has(report.str(), ", 62, 63, pinned: 4194304 bytes at the peak\n"));
+  CHECK(has(report.str(), "at most\nrank 0: ")); // nothing found, no trouble
   CHECK(has(report.str(), "rank 63: "));
-  CHECK(report.str().rfind("rank 0: ", 0) == 0); // nothing found, no trouble
   REQUIRE(times.complete);
   CHECK(times.ranks.front().sent_bytes == std::uint64_t{8} << 20); // in two hops
   CHECK(times.seconds > pl::predict(ran, pl::h200()).seconds);
