@@ -8,6 +8,7 @@
 
 #include "input_error.hpp"
 #include "input_file.hpp"
+#include "json_text.hpp"
 
 #include <plateau/dry_run/hardware.hpp>
 #include <plateau/dry_run/presets.hpp>
@@ -100,7 +101,12 @@ inline plateau::hardware hardware_of_json(const std::string& path, const nlohman
     const auto rate = std::find_if(hardware_rates.begin(), hardware_rates.end(),
                                    [&, &n = name](const hardware_rate& r) { return r.name == n; });
     if (name == "from") continue;
-    if (name == "name" && value.is_string())
+    const auto got = [&, &v = value] {
+      return shown(v.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    };
+    if (name == "name" && !value.is_string())
+      throw input_error{fmt::format("{}: expected a text, got {}", place(name), got())};
+    if (name == "name")
       h.name = value.get<std::string>();
     else if (name == "cache_bytes")
       set_whole(place(name), value, h.cache_bytes, 0);
@@ -113,9 +119,7 @@ inline plateau::hardware hardware_of_json(const std::string& path, const nlohman
           fmt::format("{}: unknown; expected from, name, cache_bytes, device_bytes, ranks_per_node{}",
                       place(name), names_of_rates())};
     else if (!value.is_number())
-      throw input_error{
-          fmt::format("{}: expected a number, got {}", place(name),
-                      shown(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)))};
+      throw input_error{fmt::format("{}: expected a number, got {}", place(name), got())};
     else
       h.*(rate->value) = value.get<double>();
   }
@@ -141,14 +145,7 @@ inline plateau::hardware load_hardware(const std::string& flag, const std::strin
   if (text == "h200") return plateau::h200();
   const std::string json =
       detail::small_text(text, "h200, this-host, or a JSON file with a machine's figures");
-  try {
-    return detail::hardware_of_json(text, nlohmann::json::parse(json));
-  } catch (const nlohmann::json::parse_error& e) {
-    const auto line =
-        1 + std::count(json.begin(),
-                       json.begin() + static_cast<std::ptrdiff_t>(std::min(e.byte, json.size())), '\n');
-    throw input_error{fmt::format("{}, line {}: not JSON ({})", shown(text), line, shown(e.what()))};
-  }
+  return detail::hardware_of_json(text, json_of(text, json));
 } catch (const input_error& e) {
   throw input_error{fmt::format("{} {}", flag, e.what())};
 }

@@ -8,6 +8,7 @@
 #include "atomic_file.hpp"
 #include "input_error.hpp"
 #include "input_file.hpp"
+#include "json_text.hpp"
 
 #include <plateau/dry_run/scenario.hpp>
 #include <plateau/dry_run/scenario_counts.hpp>
@@ -113,13 +114,7 @@ inline plateau::counts_table counts_of_csv(const std::string& path, std::string_
 
 inline plateau::counts_table counts_of_json(const std::string& path, std::string_view text) {
   using nlohmann::json;
-  json document;
-  try {
-    document = json::parse(text.begin(), text.end());
-  } catch (const json::parse_error& error) {
-    throw input_error{fmt::format("{}: byte {}: not JSON; expected an object with the arrays {}", shown(path),
-                                  error.byte, counts_header)};
-  }
+  const json document = json_of(path, text);
   std::vector<counts_entry> entries;
   for (std::size_t f = 0; f < counts_fields.size(); ++f) {
     const std::string name{counts_fields[f]};
@@ -147,7 +142,7 @@ inline plateau::counts_table counts_of_json(const std::string& path, std::string
 
 } // namespace detail
 
-// Throws input_error: one line with the file and the line (CSV) or the byte or field (JSON).
+// Throws input_error: one line with the file and the line, or the field of a JSON.
 inline plateau::counts_table read_counts(const std::string& path) {
   const input_file file(path, "counts as CSV or JSON");
   std::string text(file.size(), '\0');

@@ -470,7 +470,7 @@ TEST_CASE("bad input of a dry run: status 2, one line that names the flag, or th
       {"--dry-run", {"--dry-run", "--routing"}},
       {"--dry-run --routing learned", {"--dry-run", "--routing"}},
       {on + at.file("no such file") + "'", {"no such file"}},
-      {on + at.file("no json") + "'", {"no json, line 3"}},
+      {on + at.file("no json") + "'", {"no json: line 3"}},
       {on + at.file("array") + "'", {"array", "object"}},
       {on + at.file("field") + "'", {"field", "'warp_drives'"}},
       {on + at.file("figure") + "'", {"figure", "fp32_flops", "-1"}},
