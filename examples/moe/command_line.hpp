@@ -13,6 +13,7 @@
 
 #include <plateau/error.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -196,11 +197,11 @@ inline std::variant<options, help_text> parse_command_line(const std::vector<std
     throw input_error{fmt::format("{}: unknown; expected one of the flags that --help lists",
                                   shown(app.remaining().empty() ? "argument" : app.remaining().front()))};
   } catch (const CLI::ArgumentMismatch& error) {
-    const std::string_view what = error.what(); // starts with the flag, or names one that was given a value
-    const bool value_missing = what.substr(0, 2) == "--";
-    throw input_error{value_missing
-                          ? fmt::format("{}: expected a value after it", what.substr(0, what.find(':')))
-                          : "--tied: expected no value"};
+    // It starts with the flag that lacks a value, or has the one that was given one somewhere in it.
+    const std::string_view what = error.what();
+    const std::size_t flag = std::min(what.find("--"), what.size());
+    throw input_error{fmt::format("{}: expected {}", what.substr(flag, what.find_first_of(": ", flag) - flag),
+                                  flag == 0 ? "a value after it" : "no value")};
   } catch (const CLI::ParseError& error) {
     throw input_error{shown(error.what())};
   }

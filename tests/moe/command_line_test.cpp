@@ -190,6 +190,7 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
       {{"--layer", "3"}, "--layer: unknown"},
       {{"-x"}, "-x: unknown"},
       {{"--tied=3"}, "--tied: expected no value"},
+      {{"--dry-run=3"}, "--dry-run: expected no value"},
       {{"--layers"}, "--layers: expected a value"},
       {{"--layers", ""}, "--layers: expected a whole number from 1 to 4096, got ''"},
       {{"--layers", "0"}, "got '0'"},
