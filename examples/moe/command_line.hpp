@@ -13,7 +13,6 @@
 
 #include <plateau/error.hpp>
 
-#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -197,11 +196,12 @@ inline std::variant<options, help_text> parse_command_line(const std::vector<std
     throw input_error{fmt::format("{}: unknown; expected one of the flags that --help lists",
                                   shown(app.remaining().empty() ? "argument" : app.remaining().front()))};
   } catch (const CLI::ArgumentMismatch& error) {
-    // It starts with the flag that lacks a value, or has the one that was given one somewhere in it.
+    // Starts with the flag that lacks a value, or, without its dashes, with one that was given one.
     const std::string_view what = error.what();
-    const std::size_t flag = std::min(what.find("--"), what.size());
-    throw input_error{fmt::format("{}: expected {}", what.substr(flag, what.find_first_of(": ", flag) - flag),
-                                  flag == 0 ? "a value after it" : "no value")};
+    const std::string_view flag = what.substr(0, what.find_first_of(": "));
+    const bool value_missing = flag.substr(0, 2) == "--";
+    throw input_error{fmt::format("{}{}: expected {}", value_missing ? "" : "--", flag,
+                                  value_missing ? "a value after it" : "no value")};
   } catch (const CLI::ParseError& error) {
     throw input_error{shown(error.what())};
   }
