@@ -21,7 +21,8 @@ using dry::touch;
 using plateau::index_t;
 
 namespace {
-constexpr std::size_t block_bytes = 96;
+constexpr std::size_t most_block_bytes = 1024;
+enum class shapes { contiguous, few_rows, many_rows }; // many are remembered as they are, few row by row
 using pair_set = std::set<std::pair<std::uint64_t, std::uint64_t>>;
 
 // What the check should say, as slowly as it takes.
@@ -49,7 +50,7 @@ class oracle {
     int block;
     std::uint64_t number;
     touch mode;
-    std::bitset<block_bytes> bytes;
+    std::bitset<most_block_bytes> bytes;
   };
   void operation(std::uint64_t number, int stream, const std::vector<std::pair<int, access_range>>& accesses,
                  const std::vector<bool>& live) {
@@ -122,7 +123,7 @@ class oracle {
   }
   int& last(int stream) { return grown(last_, stream, -1); }
   std::vector<int>& pending(int stream) { return grown(pending_, stream, {}); }
-  std::vector<bool>& written(int b) { return grown(written_, b, std::vector<bool>(block_bytes)); }
+  std::vector<bool>& written(int b) { return grown(written_, b, std::vector<bool>(most_block_bytes)); }
   template <class T> static T& grown(std::vector<T>& v, int i, const T& fill) {
     while (v.size() <= static_cast<std::size_t>(i)) v.push_back(fill);
     return v[static_cast<std::size_t>(i)];
@@ -141,7 +142,10 @@ struct tally {
   int wrong_set = 0, wrong_pair = 0, unexplained = 0, wrong_reads = 0, wrong_frees = 0, wrong_in_flight = 0;
 };
 
-void run_program(std::uint32_t seed, bool frees, bool strided, tally& t) {
+void run_program(std::uint32_t seed, bool frees, shapes of, tally& t) {
+  const bool strided = of != shapes::contiguous, many = of == shapes::many_rows;
+  const std::size_t block_bytes = many ? most_block_bytes : 96;
+  const int whole = static_cast<int>(block_bytes);
   std::mt19937 random(seed);
   const auto pick = [&](int lo, int hi) {
     return lo + static_cast<int>(random() % static_cast<std::uint32_t>(hi - lo + 1));
@@ -169,17 +173,17 @@ void run_program(std::uint32_t seed, bool frees, bool strided, tally& t) {
         access_range r;
         const int b = pick(0, blocks - 1);
         if (strided && pick(0, 1) == 0) {
-          const std::size_t pitches[] = {8, 12, 16, 16, 16};
-          r.pitch = pitches[pick(0, 4)];
-          r.width = static_cast<std::size_t>(pick(1, 2) * 4);
-          r.rows = pick(2, 5);
+          const std::size_t pitches[] = {8, 12, 16, 16, 16, 24, 32, 32};
+          r.pitch = pitches[pick(0, many ? 7 : 4)];
+          r.width = static_cast<std::size_t>(pick(1, many ? 3 : 2) * 4);
+          r.rows = many && pick(0, 3) != 0 ? pick(17, 60) : pick(2, 5);
           if (pick(0, 4) == 0) {
-            r.count = 2;
-            r.stride = static_cast<std::size_t>(pick(1, 10) * 4);
+            r.count = many ? pick(2, 4) : 2;
+            r.stride = static_cast<std::size_t>(pick(1, many ? 100 : 10) * 4);
           }
           while (r.extent() > block_bytes) --(r.rows > 1 ? r.rows : r.count);
         } else {
-          r.width = static_cast<std::size_t>(pick(0, 2) == 0 ? 64 : pick(0, 24));
+          r.width = static_cast<std::size_t>(pick(0, 2) == 0 ? 2 * whole / 3 : pick(0, whole / 4));
         }
         const auto room = static_cast<int>(block_bytes - r.extent());
         r.address = address_of(b) + static_cast<std::size_t>(strided ? pick(0, room / 4) * 4 : pick(0, room));
@@ -236,7 +240,7 @@ void run_program(std::uint32_t seed, bool frees, bool strided, tally& t) {
       t.in_flight += !said.empty();
       ++t.frees;
     } else {
-      const int b = pick(0, blocks - 1), first = pick(0, 90), last = pick(first, 96);
+      const int b = pick(0, blocks - 1), first = pick(0, whole - 6), last = pick(first, whole);
       check.retired(address_of(b) + static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
       truth.forget(b, static_cast<std::size_t>(first), static_cast<std::size_t>(last));
     }
@@ -295,14 +299,16 @@ void expect_agreement(const tally& t) {
 
 TEST_CASE("O5: order check: random programs over contiguous and strided ranges against brute force") {
   tally t;
-  for (std::uint32_t seed = 0; seed < 12000; ++seed) run_program(seed, false, false, t);
-  for (std::uint32_t seed = 0; seed < 12000; ++seed) run_program(1000000 + seed, false, true, t);
+  for (std::uint32_t seed = 0; seed < 12000; ++seed) run_program(seed, false, shapes::contiguous, t);
+  for (std::uint32_t seed = 0; seed < 12000; ++seed) run_program(1000000 + seed, false, shapes::few_rows, t);
+  for (std::uint32_t seed = 0; seed < 4000; ++seed) run_program(3000000 + seed, false, shapes::many_rows, t);
   expect_agreement(t);
 }
 
 TEST_CASE("F2: F3: order check: random programs that free while others run, against brute force") {
   tally t;
-  for (std::uint32_t seed = 0; seed < 8000; ++seed) run_program(2000000 + seed, true, seed % 2 == 0, t);
+  for (std::uint32_t seed = 0; seed < 8000; ++seed)
+    run_program(2000000 + seed, true, static_cast<shapes>(seed % 3), t);
   expect_agreement(t);
   CHECK(t.in_flight > 100);
   CHECK(t.after_free > 100);
