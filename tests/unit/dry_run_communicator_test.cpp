@@ -241,6 +241,28 @@ TEST_CASE("a rank that goes on after an exchange has failed on it has no timelin
   CHECK(has(t.trouble, "rank 1 failed: plateau: rank 1: 'exchange' on stream 'main'"));
 }
 
+TEST_CASE("ranks that name exchanges differently are told, however far one thread is ahead") {
+  for (const int late : {0, 1}) {
+    const auto ran = run_dry(2, [=](dry_communicator& comm) {
+      backend_t backend(comm);
+      device<float> x(backend.device(), 8, tag::other);
+      auto s = backend.make_stream("main");
+      backend.launch(s, elements{8}, pl::fill<float>{}, out(x.all()));
+      if (comm.rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const int peer = 1 - comm.rank();
+      for (int i = 0; i < 2000; ++i)
+        comm.exchange(s, {send_to(peer, x.first(4))}, {receive_from(peer, x.all().sub(4, 4))},
+                      i == 2 && comm.rank() == 1 ? "odd" : "even");
+    });
+    const auto t = pl::predict(ran, machine(2));
+    CHECK(!t.complete);
+    CHECK(has(t.trouble, "ranks issue operations in different orders"));
+    if (ran.cause) continue; // their threads were close enough to notice
+    CHECK(has(t.trouble, "exchange 2 of the outermost communicator is 'even' at"));
+    CHECK(has(t.trouble, " on rank 0, but 'odd' at"));
+  }
+}
+
 TEST_CASE("an exchange finds what it receives written, and what it sends must stay") {
   std::vector<std::string> lines;
   const auto ran = run_dry(2, [&](dry_communicator& comm) {

@@ -17,6 +17,7 @@
 #include <plateau/dry_run/program.hpp>
 
 #include <algorithm>
+#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,7 +50,15 @@ class exchange_matcher {
     result_.peers.resize(n);
     slots_.resize(n);
     flows_.resize(n);
-    for (std::size_t p = 0; p < n; ++p) result_.exchanges[p].resize(table_.programs()[p]->exchanges.size());
+    names_.resize(n);
+    for (std::size_t p = 0; p < n; ++p) {
+      const rank_program& program = *table_.programs()[p];
+      result_.exchanges[p].resize(program.exchanges.size());
+      names_[p].resize(program.exchanges.size(), "");
+      for (const instruction& i : program.instructions)
+        if (i.what == action::exchange && i.name < program.labels.size())
+          names_[p][i.index] = program.labels[i.name].name;
+    }
     for (std::size_t path = 0; path < table_.paths() && result_.trouble.empty(); ++path) {
       std::size_t most = 0;
       for (std::size_t p = 0; p < n; ++p) most = std::max(most, table_.exchanges(p, path).size());
@@ -75,6 +84,8 @@ class exchange_matcher {
       taking_part_.push_back(p);
       gather(p, path, k);
     }
+    for (const std::size_t p : taking_part_)
+      if (!check_name(p, path, k)) return;
     for (const std::size_t p : taking_part_)
       for (const flow& f : flows_[p])
         if (!check(p, f, path, k)) return;
@@ -142,6 +153,21 @@ class exchange_matcher {
     return at != list.end() && at->program == to ? *at : flow{};
   }
 
+  // Whether it is what the group's first member calls it: ranks' threads compare, too, but only where none is
+  // far ahead.
+  bool check_name(std::size_t p, std::size_t path, std::size_t k) {
+    const group_record& g = *table_.group(p, path);
+    const std::size_t q = table_.program_of(g.members.front());
+    if (q == p || k >= table_.exchanges(q, path).size()) return true;
+    const char* mine = names_[p][table_.exchanges(p, path)[k]];
+    const char* theirs = names_[q][table_.exchanges(q, path)[k]];
+    if (mine == theirs || std::strcmp(mine, theirs) == 0) return true;
+    result_.trouble = "plateau: dry run: ranks issue operations in different orders: exchange " +
+                      std::to_string(k) + " of " + text_of_path(g.path) + " is " + exchange_text(q, path, k) +
+                      " on rank " + std::to_string(table_.rank(q)) + ", but " + exchange_text(p, path, k) +
+                      " on rank " + std::to_string(table_.rank(p));
+    return false;
+  }
   bool check(std::size_t p, const flow& f, std::size_t path, std::size_t k) {
     const std::size_t q = f.program;
     const flow back = flow_back(q, p);
@@ -236,8 +262,9 @@ class exchange_matcher {
   const group_table& table_;
   const cost_model& model_;
   exchange_match result_;
-  std::vector<std::vector<flow>> flows_; // by program
-  std::vector<std::uint32_t> slots_;     // by program: place in the flows being gathered, from 1
+  std::vector<std::vector<flow>> flows_;        // by program
+  std::vector<std::uint32_t> slots_;            // by program: place in the flows being gathered, from 1
+  std::vector<std::vector<const char*>> names_; // by program, record
   std::vector<std::size_t> taking_part_;
   std::vector<std::uint32_t> scratch_;
 };
