@@ -221,13 +221,17 @@ template <class Fixture> void groups() {
     parity.host_exchange(mine, all);
     for (int r = 0; r < 3; ++r) require(all[static_cast<std::size_t>(r)] == 2 * r + me % 2, "who is in it");
     if (pair.size() == 0) {
-      bool refused = false;
-      try {
-        pair.close_step();
-      } catch (const pl::config_error&) {
-        refused = true;
-      }
-      require(refused, "nothing can be done with a communicator of size 0");
+      const auto refuses = [](auto call) {
+        try {
+          call();
+        } catch (const pl::config_error&) {
+          return true;
+        }
+        return false;
+      };
+      require(refuses([&] { pair.close_step(); }), "nothing can be done with a communicator of size 0");
+      if constexpr (requires { pair.cause(); })
+        require(refuses([&] { static_cast<void>(pair.cause()); }), "nor has it a cause of failure");
     }
   });
 }

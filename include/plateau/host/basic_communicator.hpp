@@ -162,6 +162,7 @@ template <class World> class basic_communicator {
   }
   // The cause of the group's failure, if it has failed.
   std::optional<failure> cause() const {
+    require_group("cause");
     const host::abort_record::lock_type lock(record().mutex());
     return record().cause();
   }
