@@ -48,10 +48,13 @@ inline std::string text_of_seconds(double seconds) {
   return seconds == 0 ? "0 s" : text_in(unit_of_seconds(seconds), seconds);
 }
 // 1234567 as "1,234,567".
-inline std::string text_with_commas(std::size_t value) {
+inline std::string text_with_commas(std::size_t number) {
+  const std::string digits = std::to_string(number);
   std::string text;
-  append_number(text, value);
-  for (std::size_t i = text.size(); i > 3; i -= 3) text.insert(i - 3, ",");
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i != 0 && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
   return text;
 }
 
