@@ -235,6 +235,7 @@ TEST_CASE("what cannot be is refused with the field and both numbers") {
   CHECK(refusal_of(hot{-1, 1}) == "hot.fraction_millionths: -1; expected 0 to 1000000");
   CHECK(refusal_of(hot{1'000'001, 1}) == "hot.fraction_millionths: 1000001; expected 0 to 1000000");
   CHECK(refusal_of(rotating{1'000'001, 1}) == "rotating.fraction_millionths: 1000001; expected 0 to 1000000");
+  CHECK(has(refusal_of(hot{std::numeric_limits<std::int64_t>::max(), 1}), "expected 0 to 1000000"));
   CHECK(refusal_of(hot{500'000, 9}) == "hot.experts: 9; expected 1 to 8, the experts of a layer");
   CHECK(refusal_of(rotating{500'000, 0}) == "rotating.experts: 0; expected 1 to 8, the experts of a layer");
   CHECK(has(refusal_of(hot{500'000, 8}), "hot.fraction_millionths: 500000; expected 1000000, since all 8"));
@@ -266,6 +267,9 @@ TEST_CASE("what cannot be is refused with the field and both numbers") {
   negative[8 * 7 + 3] = -4;
   CHECK(refusal_of(with({1, 3, 4, 8, negative})) ==
         "recorded_counts.rows: step 0, layer 1, rank 3, expert 3: -4 rows; expected 0 to 2^48");
+  const rows_t many(1 << 17, std::int64_t{1} << 48); // 2^65 in all
+  CHECK(refusal_of(with({1, 1, 1, 1 << 17, many}), {}, {1 << 17, 2, 1, 1}) ==
+        "recorded_counts.rows: step 0, layer 0, rank 0: the rows sum to more than 2^48 up to expert 1");
   rows_t small(7);
   CHECK(refusal([&] {
           routing_scenario(balanced{}, even_shares{}, {8, 2}).counts(0, {}, small);

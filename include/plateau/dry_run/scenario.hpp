@@ -199,9 +199,9 @@ class routing_scenario {
       throw config_error(field + ": " + std::to_string(found) + "; expected " + std::to_string(expected));
   }
   void check_hot(const std::string& name, std::int64_t fraction_millionths, std::int64_t experts) {
-    const detail::hot_law law{shape_.experts, shape_.top_k, experts, shape_.top_k * fraction_millionths};
-    in_range(name + ".fraction_millionths", fraction_millionths, 0, law.one);
+    in_range(name + ".fraction_millionths", fraction_millionths, 0, detail::hot_law::one);
     in_range(name + ".experts", experts, 1, shape_.experts, "the experts of a layer");
+    const detail::hot_law law{shape_.experts, shape_.top_k, experts, shape_.top_k * fraction_millionths};
     if (law.cold_experts() == 0 && fraction_millionths != law.one)
       throw config_error(name + ".fraction_millionths: " + std::to_string(fraction_millionths) +
                          "; expected 1000000, since all " + std::to_string(experts) +

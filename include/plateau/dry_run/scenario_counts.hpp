@@ -108,10 +108,14 @@ class recorded_law {
     const auto rows = std::span(table_->rows).subspan(block * experts(), experts());
     std::int64_t sum = 0;
     for (std::size_t e = 0; e < rows.size(); ++e) {
-      if (rows[e] < 0 || rows[e] > (std::int64_t{1} << 48))
+      constexpr std::int64_t most = std::int64_t{1} << 48;
+      if (rows[e] < 0 || rows[e] > most)
         throw config_error(name(block) + ", expert " + std::to_string(e) + ": " + std::to_string(rows[e]) +
                            " rows; expected 0 to 2^48");
       ends_.push_back(sum += rows[e]);
+      if (sum > most)
+        throw config_error(name(block) + ": the rows sum to more than 2^48 up to expert " +
+                           std::to_string(e));
     }
     if (sum % top_k_ != 0)
       throw config_error(name(block) + ": the rows sum to " + std::to_string(sum) +
