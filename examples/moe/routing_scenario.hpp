@@ -50,9 +50,10 @@ struct scenario_word {
 
 inline std::optional<pl::share_form> parse_shares(std::string_view flag, std::string_view text) {
   const scenario_word word(text);
-  if (word.plain && word.name == "ragged") return pl::ragged{};
+  if (word.plain && word.name == "ragged") return pl::routing::ragged{};
   if (!word.plain && word.name == "zero-rank")
-    return pl::zero_rank{parse_integer(fmt::format("{} zero-rank:RANK", flag), word.arguments, 0, 65535)};
+    return pl::routing::zero_rank{
+        parse_integer(fmt::format("{} zero-rank:RANK", flag), word.arguments, 0, 65535)};
   return {};
 }
 
@@ -95,19 +96,19 @@ inline routing_scenario parse_routing(std::string_view flag, std::string_view te
   const auto comma = word.arguments.find(',');
   if (word.plain && word.name == "learned") return scenario;
   if (word.plain && word.name == "balanced")
-    scenario.routes = pl::balanced{};
+    scenario.routes = pl::routing::balanced{};
   else if (word.plain && word.name == "all-to-one")
-    scenario.routes = pl::all_to_one{};
+    scenario.routes = pl::routing::all_to_one{};
   else if (!word.plain && word.name == "zipf")
-    scenario.routes = pl::zipf{parse_real(fmt::format("{} zipf:S", flag), word.arguments, 0, 16)};
+    scenario.routes = pl::routing::zipf{parse_real(fmt::format("{} zipf:S", flag), word.arguments, 0, 16)};
   else if (word.name == "hot" && comma != std::string_view::npos)
-    scenario.routes = detail::parse_hot<pl::hot>(flag, word, comma);
+    scenario.routes = detail::parse_hot<pl::routing::hot>(flag, word, comma);
   else if (word.name == "rotating" && comma != std::string_view::npos)
-    scenario.routes = detail::parse_hot<pl::rotating>(flag, word, comma);
+    scenario.routes = detail::parse_hot<pl::routing::rotating>(flag, word, comma);
   else if (word.name == "counts" && !word.arguments.empty()) {
     scenario.file = word.arguments;
     scenario.routes =
-        pl::recorded_counts{std::make_shared<const pl::counts_table>(read_counts(scenario.file))};
+        pl::routing::recorded_counts{std::make_shared<const pl::counts_table>(read_counts(scenario.file))};
   } else
     throw input_error{
         fmt::format("{}: expected learned, balanced, hot:FRACTION,EXPERTS, all-to-one or zipf:S, or "
@@ -156,8 +157,8 @@ class forced_routing {
 
  private:
   static pl::routing_scenario make(const routing_scenario& from, const pl::routing_shape& shape) {
-    const auto* hot = std::get_if<pl::hot>(&*from.routes);
-    const auto* rotating = std::get_if<pl::rotating>(&*from.routes);
+    const auto* hot = std::get_if<pl::routing::hot>(&*from.routes);
+    const auto* rotating = std::get_if<pl::routing::rotating>(&*from.routes);
     if ((hot != nullptr && hot->experts > shape.experts) ||
         (rotating != nullptr && rotating->experts > shape.experts))
       throw input_error{fmt::format("--routing {}: expected at most as many hot experts as --experts ({})",
@@ -168,9 +169,9 @@ class forced_routing {
 
   // A file may leave out what gets no rows, so the last experts or ranks may seem not to exist.
   static pl::route_form fitted(const pl::route_form& routes, const pl::routing_shape& shape) {
-    const auto* recorded = std::get_if<pl::recorded_counts>(&routes);
+    const auto* recorded = std::get_if<pl::routing::recorded_counts>(&routes);
     if (recorded == nullptr) return routes;
-    return pl::recorded_counts{extended(recorded->table, shape)};
+    return pl::routing::recorded_counts{extended(recorded->table, shape)};
   }
 
   std::string text_;

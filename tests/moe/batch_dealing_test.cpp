@@ -26,7 +26,8 @@ using test::training_case;
 
 namespace {
 
-const std::vector<pl::share_form> forms{pl::even_shares{}, pl::ragged{}, pl::zero_rank{0}, pl::zero_rank{2}};
+const std::vector<pl::share_form> forms{pl::routing::even_shares{}, pl::routing::ragged{},
+                                        pl::routing::zero_rank{0}, pl::routing::zero_rank{2}};
 
 // One step's rows of each expert by (layer, rank), from every rank's own look.
 using rows_by_rank = std::vector<std::vector<std::int64_t>>;
@@ -103,7 +104,7 @@ TEST_CASE("a step is the same however its sequences are dealt") {
         CHECK(std::fabs(other.norms[step] - even.norms[step]) < 1e-4 * even.norms[step]);
       }
       CHECK(std::fabs(other.held_out - even.held_out) < 1e-5);
-      const auto* zero = std::get_if<pl::zero_rank>(&form);
+      const auto* zero = std::get_if<pl::routing::zero_rank>(&form);
       if (zero == nullptr) continue;
       const std::vector<std::int64_t> none(static_cast<std::size_t>(c.config.experts));
       for (const rows_by_rank& step : other.rows)
@@ -117,7 +118,7 @@ TEST_CASE("memory is that of the rank that has most, and the loss's that of each
     training_case c = test::tiny_case({4, 2});
     c.settings.batch = 10;
     c.settings.shares = form;
-    CHECK(c.settings.limits(4).sequences == (std::holds_alternative<pl::even_shares>(form) ? 3 : 4));
+    CHECK(c.settings.limits(4).sequences == (std::holds_alternative<pl::routing::even_shares>(form) ? 3 : 4));
     test::check_memory<float>(c);
   }
 }
@@ -164,7 +165,7 @@ TEST_CASE("recorded counts of several micro-batches are those of the whole step"
   training_case c = test::tiny_case({2, 2});
   c.settings.batch = 7;
   c.settings.accumulate = 3;
-  c.settings.shares = pl::ragged{};
+  c.settings.shares = pl::routing::ragged{};
   const moe::corpus text = test::random_text(c.config.vocabulary, 500, 5);
   const moe::token_sampler sampler(text, c.settings.context, 1);
   const moe::forced_routing hot(moe::parse_routing("--routing", "hot:0.7,3"), 12, 2);
@@ -179,7 +180,7 @@ TEST_CASE("recorded counts of several micro-batches are those of the whole step"
       for (std::size_t e = 0; e < 12; ++e) sums[static_cast<std::size_t>(layer) * 12 + e] += rows[e];
     }
   moe::routing_scenario recorded = moe::parse_routing("--routing", "ragged");
-  recorded.routes = pl::recorded_counts{table};
+  recorded.routes = pl::routing::recorded_counts{table};
   const moe::forced_routing again(recorded, 12, 2, 2, 2);
   c.forced = &again;
   test::train_on_ranks<float>(c, [&](auto& trainer) {

@@ -133,7 +133,7 @@ TEST_CASE("the defaults are possible, and every flag arrives") {
   CHECK(o.data == "d");
   CHECK(o.vocabulary == 50257);
   CHECK(o.weights == "w");
-  CHECK(std::holds_alternative<plateau::hot>(o.routing.routes.value()));
+  CHECK(std::holds_alternative<plateau::routing::hot>(o.routing.routes.value()));
   CHECK(o.balance_weight == 0.01);
   CHECK(o.memory_limit_bytes == 1572864);
   CHECK(o.json == "-");

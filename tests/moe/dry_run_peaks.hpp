@@ -196,7 +196,7 @@ inline moe::routing_scenario random_counts(const training_case& c, std::mt19937_
       }
     }
   moe::routing_scenario out;
-  out.routes = pl::recorded_counts{table};
+  out.routes = pl::routing::recorded_counts{table};
   out.text = "counts";
   return out;
 }

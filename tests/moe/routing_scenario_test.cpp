@@ -116,15 +116,16 @@ TEST_CASE("what cannot be is refused with the possible range") {
 
 TEST_CASE("how tokens are dealt stands alone, or behind a '+'") {
   const auto of = [](const char* text) { return parse_routing("--routing", text); };
-  CHECK(std::holds_alternative<pl::even_shares>(of("hot:0.5,2").shares));
-  CHECK(std::holds_alternative<pl::ragged>(of("ragged").shares));
-  CHECK(std::holds_alternative<pl::balanced>(of("ragged").routes.value()));
-  CHECK(std::holds_alternative<pl::balanced>(of("zero-rank:3").routes.value()));
-  CHECK(std::get<pl::zero_rank>(of("zipf:1+zero-rank:3").shares).rank == 3);
-  CHECK(std::get<pl::zipf>(of("zipf:1+zero-rank:3").routes.value()).exponent == 1);
-  CHECK(std::holds_alternative<pl::ragged>(of("learned+ragged").shares));
+  CHECK(std::holds_alternative<pl::routing::even_shares>(of("hot:0.5,2").shares));
+  CHECK(std::holds_alternative<pl::routing::ragged>(of("ragged").shares));
+  CHECK(std::holds_alternative<pl::routing::balanced>(of("ragged").routes.value()));
+  CHECK(std::holds_alternative<pl::routing::balanced>(of("zero-rank:3").routes.value()));
+  CHECK(std::get<pl::routing::zero_rank>(of("zipf:1+zero-rank:3").shares).rank == 3);
+  CHECK(std::get<pl::routing::zipf>(of("zipf:1+zero-rank:3").routes.value()).exponent == 1);
+  CHECK(std::holds_alternative<pl::routing::ragged>(of("learned+ragged").shares));
   CHECK_FALSE(of("learned+ragged").forced());
-  CHECK(std::get<pl::rotating>(of("rotating:0.25,3+ragged").routes.value()).fraction_millionths == 250'000);
+  CHECK(std::get<pl::routing::rotating>(of("rotating:0.25,3+ragged").routes.value()).fraction_millionths ==
+        250'000);
   CHECK(of("rotating:0.25,3+ragged").text == "rotating:0.25,3+ragged");
 }
 
@@ -176,7 +177,8 @@ TEST_CASE("counts from a file are forced on the rank that they are of, and must 
   CHECK(misfit(2, 1, 1, 1) == flag + "recorded_counts.ranks: 2; expected 1");
   CHECK(
       has(misfit(3, 3, 1, 2), "step 0, layer 0, rank 0: the rows sum to 4; expected a multiple of top-k 3"));
-  CHECK(std::holds_alternative<pl::ragged>(parse_routing("--routing", "counts:" + path + "+ragged").shares));
+  CHECK(std::holds_alternative<pl::routing::ragged>(
+      parse_routing("--routing", "counts:" + path + "+ragged").shares));
   CHECK(has(message_of<input_error>([&] { parse_routing("--routing", "counts:" + path + ".no"); }),
             "a+b.csv.no: cannot be read"));
 }

@@ -252,7 +252,8 @@ TEST_CASE("a fetch of a dry run is answered, or says what is missing") {
 }
 
 TEST_CASE("a scenario: rows to each expert") {
-  const pl::routing_scenario scenario(pl::hot{950'000, 4}, pl::ragged{}, {.experts = 64, .top_k = 8});
+  const pl::routing_scenario scenario(pl::routing::hot{950'000, 4}, pl::routing::ragged{},
+                                      {.experts = 64, .top_k = 8});
   const pl::share_range mine = scenario.share(3, 8, 256); // sequences of rank 3 of 8, of 256
   pl::token_range tokens;
   tokens.rank = 3;

@@ -16,6 +16,7 @@
 #include <vector>
 
 using namespace plateau;
+using namespace plateau::routing;
 
 namespace {
 

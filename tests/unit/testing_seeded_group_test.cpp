@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <plateau/testing/run_seeded.hpp>
 
+#include <plateau/kernels.hpp>
+#include <plateau/resource.hpp>
+
 #include <doctest/doctest.h>
 
 #include <string>
@@ -21,6 +24,24 @@ TEST_CASE("seeded_group: split gives the ranks of one color one group, and integ
         CHECK(all[0] == comm.rank() % 2 + 10 * round);
         CHECK(all[1] == comm.rank() % 2 + 2 + 10 * round);
       }
+    });
+}
+
+TEST_CASE("seeded_group: a rank may be done with a group before another one gets it") {
+  for (std::uint64_t seed = 0; seed < 50; ++seed)
+    pl::run_seeded(2, seed, [](pl::seeded_communicator& comm) {
+      pl::seeded_backend backend(comm);
+      pl::device_buffer<float, pl::seeded_backend> x(backend.device(), 2, pl::tag::other);
+      auto stream = backend.make_stream("main");
+      const int peer = 1 - comm.rank();
+      const auto mine = static_cast<float>(comm.rank());
+      backend.launch(stream, pl::elements{2}, pl::fill<float>{mine}, pl::out(x.all()));
+      {
+        auto both = comm.split(0, 0);
+        both.exchange(stream, {pl::send_to(peer, x.first(1))}, {pl::receive_from(peer, x.all().sub(1, 1))});
+      }
+      backend.wait(backend.record(stream));
+      CHECK(x.data()[1] == 1 - mine);
     });
 }
 

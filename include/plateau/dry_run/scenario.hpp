@@ -21,6 +21,8 @@
 
 namespace plateau::inline v0 {
 
+namespace routing {
+
 // Every expert the same; the experts of a token are neighbours, and move on from token to token.
 struct balanced {};
 // Expert e as popular as (e + 1)^-exponent, at most one route of a token each. Exponents 0 to 16.
@@ -41,7 +43,11 @@ struct rotating {
   std::int64_t fraction_millionths = 1'000'000;
   std::int64_t experts = 1;
 };
-using route_form = std::variant<balanced, zipf, hot, all_to_one, rotating, recorded_counts>;
+
+} // namespace routing
+
+using route_form = std::variant<routing::balanced, routing::zipf, routing::hot, routing::all_to_one,
+                                routing::rotating, routing::recorded_counts>;
 
 // Of rows that belong to no step of training: recorded counts have none for them, and give balanced ones.
 inline constexpr std::int64_t evaluation_step = -1;
@@ -112,15 +118,16 @@ class routing_scenario {
       : routes_(std::move(routes)), shares_(shares), shape_(shape) {
     in_range("top_k", shape.top_k, 1, shape.experts, "the experts of a layer");
     if (shape.ranks > 0) check_shares(shares_, shape.ranks);
-    if (const auto* h = std::get_if<hot>(&routes_)) check_hot("hot", h->fraction_millionths, h->experts);
-    if (const auto* r = std::get_if<rotating>(&routes_))
+    if (const auto* h = std::get_if<routing::hot>(&routes_))
+      check_hot("hot", h->fraction_millionths, h->experts);
+    if (const auto* r = std::get_if<routing::rotating>(&routes_))
       check_hot("rotating", r->fraction_millionths, r->experts);
-    if (const auto* z = std::get_if<zipf>(&routes_)) {
+    if (const auto* z = std::get_if<routing::zipf>(&routes_)) {
       if (!(z->exponent >= 0 && z->exponent <= 16))
         throw config_error("zipf.exponent: " + std::to_string(z->exponent) + "; expected 0 to 16");
       law_.emplace<detail::zipf_law>(z->exponent, shape.experts, shape.top_k);
     }
-    if (const auto* r = std::get_if<recorded_counts>(&routes_)) {
+    if (const auto* r = std::get_if<routing::recorded_counts>(&routes_)) {
       law_.emplace<detail::recorded_law>(r->table, shape.top_k);
       same("recorded_counts.experts", r->table->experts, shape.experts);
       if (shape.layers > 0) same("recorded_counts.layers", r->table->layers, shape.layers);
@@ -140,7 +147,7 @@ class routing_scenario {
     if (const auto* law = std::get_if<detail::zipf_law>(&law_)) return law->expert(layer, token, slot);
     if (const auto* law = recorded(range.step))
       return law->expert(range.step, layer, range.rank, range.first_of_rank + i, slot);
-    if (std::holds_alternative<all_to_one>(routes_)) return slot;
+    if (std::holds_alternative<routing::all_to_one>(routes_)) return slot;
     return (token * shape_.top_k + slot + layer) % shape_.experts;
   }
 
@@ -161,7 +168,7 @@ class routing_scenario {
       popular->add_rows(layer, first, range.tokens, rows);
     } else if (const auto* counted = recorded(range.step)) {
       counted->add_rows(range.step, layer, range.rank, range.first_of_rank, range.tokens, rows);
-    } else if (std::holds_alternative<all_to_one>(routes_)) {
+    } else if (std::holds_alternative<routing::all_to_one>(routes_)) {
       std::fill_n(rows.begin(), k, range.tokens);
     } else {
       detail::add_dealt(first * k + layer, last * k + layer, 0, shape_.experts, 0, rows);
@@ -209,7 +216,7 @@ class routing_scenario {
     law_ = law;
   }
   std::int64_t shift(std::int64_t step, std::int64_t layer) const {
-    const auto* r = std::get_if<rotating>(&routes_);
+    const auto* r = std::get_if<routing::rotating>(&routes_);
     return r == nullptr
                ? 0
                : std::max<std::int64_t>(0, step + layer) % shape_.experts * r->experts % shape_.experts;

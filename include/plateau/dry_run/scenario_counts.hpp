@@ -24,10 +24,14 @@ struct counts_table {
   std::vector<std::int64_t> rows; // (steps, layers, ranks, experts)
 };
 
+namespace routing {
+
 // Steps beyond the recorded ones begin again with the first.
 struct recorded_counts {
   std::shared_ptr<const counts_table> table;
 };
+
+} // namespace routing
 
 namespace detail {
 

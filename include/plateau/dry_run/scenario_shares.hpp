@@ -14,6 +14,8 @@
 
 namespace plateau::inline v0 {
 
+namespace routing {
+
 // As even as it goes.
 struct even_shares {};
 // Rank r gets in proportion to r + 1: the last one nearly twice the even share, the first next to nothing.
@@ -22,7 +24,10 @@ struct ragged {};
 struct zero_rank {
   std::int64_t rank = 0;
 };
-using share_form = std::variant<even_shares, ragged, zero_rank>;
+
+} // namespace routing
+
+using share_form = std::variant<routing::even_shares, routing::ragged, routing::zero_rank>;
 
 // Of a batch, [first, last).
 struct share_range {
@@ -35,7 +40,7 @@ struct share_range {
 // Throws config_error when `form` gives nobody of `ranks` anything, or names a rank that does not exist.
 inline void check_shares(const share_form& form, std::int64_t ranks) {
   if (ranks < 1) throw config_error("shares: " + std::to_string(ranks) + " ranks; expected at least 1");
-  const auto* zero = std::get_if<zero_rank>(&form);
+  const auto* zero = std::get_if<routing::zero_rank>(&form);
   if (zero == nullptr) return;
   if (zero->rank < 0 || zero->rank >= ranks)
     throw config_error("zero_rank.rank: " + std::to_string(zero->rank) + " does not exist; expected 0 to " +
@@ -57,8 +62,8 @@ struct share_point {
   std::int64_t part, whole;
 };
 inline share_point share_begin(const share_form& form, std::int64_t rank, std::int64_t ranks) {
-  if (std::holds_alternative<ragged>(form)) return {rank * (rank + 1) / 2, ranks * (ranks + 1) / 2};
-  if (const auto* zero = std::get_if<zero_rank>(&form))
+  if (std::holds_alternative<routing::ragged>(form)) return {rank * (rank + 1) / 2, ranks * (ranks + 1) / 2};
+  if (const auto* zero = std::get_if<routing::zero_rank>(&form))
     return {rank > zero->rank ? rank - 1 : rank, ranks - 1};
   return {rank, ranks};
 }
@@ -76,13 +81,13 @@ inline share_range share_of(const share_form& form, std::int64_t rank, std::int6
 // No rank gets more than this of `total` sequences, nor of fewer.
 inline std::int64_t largest_share(const share_form& form, std::int64_t ranks, std::int64_t total) {
   const auto up = [](std::int64_t n, std::int64_t by) { return (n + by - 1) / by; };
-  if (std::holds_alternative<ragged>(form)) return up(2 * total, ranks + 1);
-  return up(total, std::holds_alternative<zero_rank>(form) ? ranks - 1 : ranks);
+  if (std::holds_alternative<routing::ragged>(form)) return up(2 * total, ranks + 1);
+  return up(total, std::holds_alternative<routing::zero_rank>(form) ? ranks - 1 : ranks);
 }
 
 // What distinguishes forms where all ranks must have been given the same.
 inline std::int64_t share_code(const share_form& form) {
-  const auto* zero = std::get_if<zero_rank>(&form);
+  const auto* zero = std::get_if<routing::zero_rank>(&form);
   return zero != nullptr ? 2 + zero->rank : static_cast<std::int64_t>(form.index());
 }
 

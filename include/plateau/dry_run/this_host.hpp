@@ -133,7 +133,7 @@ inline exchange_figures measure_exchange() {
                             }) /
              repeats;
     };
-    const double small = seconds_of(8, 64), large = seconds_of(most, 16);
+    const double little = seconds_of(8, 64), large = seconds_of(most, 16);
     constexpr int host_exchanges = 64;
     const double host = median_seconds(0,
                                        [&] {
@@ -144,7 +144,7 @@ inline exchange_figures measure_exchange() {
                                        }) /
                         host_exchanges;
     if (comm.rank() == 0)
-      figures = {static_cast<double>(most) / std::max(large - small, 0.1 * large), small, host};
+      figures = {static_cast<double>(most) / std::max(large - little, 0.1 * large), little, host};
   });
   return figures;
 }
@@ -166,7 +166,7 @@ inline hardware measure_host(int ranks) {
   h.fp32_flops = core_share * measure.flops<float>();
   h.half_flops = core_share * measure.flops<bfloat16>();
 
-  constexpr index_t large = index_t{32} << 20, small = index_t{128} << 10;
+  constexpr index_t large = index_t{32} << 20, little = index_t{128} << 10;
   const double one = measure.copy_rate(1, large, 1);
   const double several = cores < 2 ? one : std::max(one, measure.copy_rate(2, large, 1));
   const double each = std::min(one * core_share, several / ranks);
@@ -174,9 +174,9 @@ inline hardware measure_host(int ranks) {
   h.host_link_bytes_per_second = std::min(2 * each, several / ranks);
   h.host_memory_bytes_per_second = several;
   h.device_memory_bytes_per_second = 2 * each; // a copy reads and writes
-  h.cache_bytes = 4 * small;
+  h.cache_bytes = 4 * little;
   h.cache_bytes_per_second =
-      std::max(2 * core_share * measure.copy_rate(1, small, 64), h.device_memory_bytes_per_second);
+      std::max(2 * core_share * measure.copy_rate(1, little, 64), h.device_memory_bytes_per_second);
 
   const auto [launch, operation] = measure.small_operation();
   h.launch_seconds = launch / core_share;

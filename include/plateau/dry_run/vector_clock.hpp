@@ -19,26 +19,26 @@ class vector_clock {
   using epoch = std::uint32_t;
 
   epoch at(std::size_t stream) const {
-    if (stream < near) return near_[stream];
-    return stream - near < far_.size() ? far_[stream - near] : 0;
+    if (stream < inline_streams) return near_[stream];
+    return stream - inline_streams < far_.size() ? far_[stream - inline_streams] : 0;
   }
   // The stream's next operation.
   epoch advance(std::size_t stream) {
-    if (stream < near) return ++near_[stream];
-    if (far_.size() <= stream - near) far_.resize(stream - near + 1);
-    return ++far_[stream - near];
+    if (stream < inline_streams) return ++near_[stream];
+    if (far_.size() <= stream - inline_streams) far_.resize(stream - inline_streams + 1);
+    return ++far_[stream - inline_streams];
   }
   // Comes after all that `other` comes after, too. Whether that was news.
   bool join(const vector_clock& other) {
     bool news = false;
-    for (std::size_t i = 0; i < near; ++i) news |= raise(near_[i], other.near_[i]);
+    for (std::size_t i = 0; i < inline_streams; ++i) news |= raise(near_[i], other.near_[i]);
     if (far_.size() < other.far_.size()) far_.resize(other.far_.size());
     for (std::size_t i = 0; i < other.far_.size(); ++i) news |= raise(far_[i], other.far_[i]);
     return news;
   }
 
  private:
-  static constexpr std::size_t near = 8;
+  static constexpr std::size_t inline_streams = 8;
 
   static bool raise(epoch& mine, epoch theirs) {
     const bool news = theirs > mine;
@@ -46,7 +46,7 @@ class vector_clock {
     return news;
   }
 
-  std::array<epoch, near> near_{};
+  std::array<epoch, inline_streams> near_{};
   std::vector<epoch> far_;
 };
 

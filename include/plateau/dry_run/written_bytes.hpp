@@ -213,10 +213,10 @@ class written_bytes {
   // Of [lo, hi), by intervals and pieces_ together.
   std::optional<interval_set::interval> missing_in(std::uintptr_t lo, std::uintptr_t hi) const {
     while (lo < hi) {
-      auto far = intervals_.reach(lo);
-      for (const auto& piece : pieces_) far = std::max(far, reach(piece, lo));
-      if (far == lo) return interval_set::interval{lo, next(lo, hi)};
-      lo = far;
+      auto end = intervals_.reach(lo);
+      for (const auto& piece : pieces_) end = std::max(end, reach(piece, lo));
+      if (end == lo) return interval_set::interval{lo, next(lo, hi)};
+      lo = end;
     }
     return std::nullopt;
   }

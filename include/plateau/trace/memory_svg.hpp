@@ -81,7 +81,7 @@ class memory_svg {
   }
 
  private:
-  static constexpr double left = 84, top = 72, small = 11, normal = 12, large = 15;
+  static constexpr double left = 84, top = 72, small_size = 11, normal = 12, large = 15;
 
   static svg_options large_enough(svg_options o) {
     o.width = std::max(o.width, 640.0);
@@ -117,12 +117,12 @@ class memory_svg {
       std::string label;
       append_decimal(label, at / in.size, 3);
       if (at != 0) (label += ' ') += in.name;
-      text(left - 8, y(at) + 4, small, label, "end");
+      text(left - 8, y(at) + 4, small_size, label, "end");
     }
     std::vector<std::size_t> below(history.steps.size()); // the tags drawn so far, step by step
     for (const area_style& style : area_styles) area(history, style, below, y);
     rectangle(left - 0.5, from, 1, to - from, "#888888");
-    text(left - 8, from - 9, small, pool, "end", " fill=\"#555555\"");
+    text(left - 8, from - 9, small_size, pool, "end", " fill=\"#555555\"");
     if (&history == &device_) peak_y_ = y(peak);
     if (limit != 0) limit_line(line, line_fits, from, y(line));
   }
@@ -176,10 +176,10 @@ class memory_svg {
       attribute("y1", at);
       attribute("y2", at);
       svg_ += " stroke=\"#b00020\" stroke-width=\"1.5\" stroke-dasharray=\"7 4\"/>\n";
-      text(peak_on_left ? right_ - 6 : left + 6, at - 5, small, label, peak_on_left ? "end" : "start",
+      text(peak_on_left ? right_ - 6 : left + 6, at - 5, small_size, label, peak_on_left ? "end" : "start",
            " fill=\"#b00020\"");
     } else {
-      text(peak_on_left ? right_ : left + 6, from - 6, small, label + " \xe2\x86\x91", // above
+      text(peak_on_left ? right_ : left + 6, from - 6, small_size, label + " \xe2\x86\x91", // above
            peak_on_left ? "end" : "start", " fill=\"#b00020\"");
     }
   }
@@ -214,7 +214,7 @@ class memory_svg {
       rectangle(x(at) - 0.5, y, 1, 5, "#888888");
       std::string label;
       append_decimal(label, at / in.size, 3);
-      text(x(at), y + 17, small, at == 0 ? "0" : (label += ' ') += in.name, "middle");
+      text(x(at), y + 17, small_size, at == 0 ? "0" : (label += ' ') += in.name, "middle");
     }
   }
 
@@ -226,18 +226,18 @@ class memory_svg {
     if (!phases_.empty()) {
       const double from = x(phases_.front()->at);
       rectangle(from, y, right_ - from, 18, "#d7dee4");
-      text(left - 8, y + 13, small, "phase", "end", " fill=\"#555555\"");
+      text(left - 8, y + 13, small_size, "phase", "end", " fill=\"#555555\"");
     }
     for (std::size_t i = 0; i < phases_.size(); ++i) {
       const double from = std::max(drawn, x(phases_[i]->at));
       const double to = i + 1 < phases_.size() ? x(phases_[i + 1]->at) : right_;
       if (to - from < 1) continue;
       rectangle(from, y, to - from, 18, dark ? "#c9d1d9" : "#e6eaee", phases_[i]->name);
-      const double middle = (from + to) / 2, width = width_of(phases_[i]->name, small);
+      const double middle = (from + to) / 2, width = width_of(phases_[i]->name, small_size);
       if (width + 6 <= to - from) {
-        text(middle, y + 13, small, phases_[i]->name, "middle");
+        text(middle, y + 13, small_size, phases_[i]->name, "middle");
       } else if (middle - width / 2 >= written) {
-        text(middle, y + 30, small, phases_[i]->name, "middle", " fill=\"#555555\"");
+        text(middle, y + 30, small_size, phases_[i]->name, "middle", " fill=\"#555555\"");
         written = middle + width / 2 + 4;
       }
       dark = !dark;
@@ -249,14 +249,16 @@ class memory_svg {
   void legend(bool pinned) {
     const double at = right_ + 18, device_edge = at + 164 - 8, pinned_edge = device_edge + 76;
     double y = top + 4;
-    text(at, y, small, "at the peak", "start", " fill=\"#555555\"");
-    text(device_edge, y, small, "device", "end", " fill=\"#555555\"");
-    if (pinned) text(pinned_edge, y, small, "pinned", "end", " fill=\"#555555\"");
+    text(at, y, small_size, "at the peak", "start", " fill=\"#555555\"");
+    text(device_edge, y, small_size, "device", "end", " fill=\"#555555\"");
+    if (pinned) text(pinned_edge, y, small_size, "pinned", "end", " fill=\"#555555\"");
     const auto row = [&](const char* name, std::size_t on_device, std::size_t on_host, const char* weight) {
-      text(at + 17, y, small, name, "start", weight);
-      text(device_edge, y, small, on_device == 0 ? "\xe2\x80\x93" : text_of_bytes(on_device), "end", weight);
+      text(at + 17, y, small_size, name, "start", weight);
+      text(device_edge, y, small_size, on_device == 0 ? "\xe2\x80\x93" : text_of_bytes(on_device), "end",
+           weight);
       if (pinned)
-        text(pinned_edge, y, small, on_host == 0 ? "\xe2\x80\x93" : text_of_bytes(on_host), "end", weight);
+        text(pinned_edge, y, small_size, on_host == 0 ? "\xe2\x80\x93" : text_of_bytes(on_host), "end",
+             weight);
     };
     for (std::size_t i = tag_count; i-- > 0;) {
       const auto slot = static_cast<std::size_t>(area_styles[i].tag);
