@@ -75,10 +75,15 @@ class seeded_group {
   }
   std::shared_ptr<seeded_group> child(std::uint64_t sequence, int color, const std::vector<int>& members) {
     std::shared_ptr<host::thread_world> group = all_->group->child(sequence, color, members);
-    for (const auto& weak : children_)
-      if (auto known = weak.lock(); known && known->all_->group == group) return known;
-    auto made = std::make_shared<seeded_group>(all_->world, std::move(group));
-    children_.push_back(made);
+    // Kept until all members have it: one may be done with it before another comes.
+    auto it = std::find_if(children_.begin(), children_.end(),
+                           [&](const offspring& o) { return o.made->all_->group == group; });
+    if (it == children_.end()) {
+      auto made = std::make_shared<seeded_group>(all_->world, std::move(group));
+      it = children_.insert(children_.end(), {std::move(made), members.size()});
+    }
+    std::shared_ptr<seeded_group> made = it->made;
+    if (--it->expected == 0) children_.erase(it);
     return made;
   }
 
@@ -109,6 +114,10 @@ class seeded_group {
     std::span<const std::int64_t> mine{};
     std::span<std::int64_t> all{};
     bool made = false;
+  };
+  struct offspring {
+    std::shared_ptr<seeded_group> made;
+    std::size_t expected = 0; // members that have not asked for it
   };
   class wait_for_all final : public host::wait_site {
    public:
@@ -156,7 +165,7 @@ class seeded_group {
   std::vector<offer> offers_;
   std::size_t arrived_ = 0;
   std::uint64_t round_ = 0;
-  std::vector<std::weak_ptr<seeded_group>> children_;
+  std::vector<offspring> children_;
 };
 
 } // namespace plateau::inline v0::testing
