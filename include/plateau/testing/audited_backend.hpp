@@ -6,7 +6,8 @@
 // line. Arguments that come as out(v), and scratch, are filled with a pattern before, so that a byte that was
 // not written, and a value that depends on what was there, are errors; they name the operation, the argument,
 // its byte, the stream and the line, and latch like any failure of a stream. Kernels run twice for that, host
-// tasks once; exchanges are not audited.
+// tasks once, where only eight bytes in a row that are left out are found; exchanges are not audited. The
+// padding of a type is of its bytes: write objects that have some as a whole, not member by member.
 #pragma once
 
 #include <plateau/concepts.hpp>
