@@ -145,11 +145,17 @@ TEST_CASE("P1: a limit on memory is refused in the same words, with data and wit
   CHECK(refusal_of([&] { at.train(o); }) == "");
   for (const std::uint64_t limit : {most - 1, std::uint64_t{20'000}}) {
     o.memory_limit_bytes = limit;
-    const std::string dry = refusal_of([&] { at.predict(o); }), real = refusal_of([&] { at.train(o); });
+    // Several ranks may be equally short, and the first to say so is named.
+    const auto without_rank = [](const std::string& text) {
+      const std::size_t asked = text.find(" asked for ");
+      return asked == std::string::npos ? text : text.substr(asked);
+    };
+    const std::string dry = without_rank(refusal_of([&] { at.predict(o); })),
+                      real = without_rank(refusal_of([&] { at.train(o); }));
     CHECK(has(dry, " asked for "));
     CHECK(has(dry, " of the limit of " + std::to_string(limit)));
-    // In construction all ranks are equally short, and the first to say so is named.
-    if (limit == most - 1) CHECK(dry == real);
+    if (limit == most - 1)
+      CHECK(dry == real); // in construction nothing else tells which of several asks first
   }
 }
 
