@@ -254,8 +254,8 @@ void train_rank(const shared_run& run, Backend& backend, Communicator& world) {
 
 } // namespace detail
 
-// Throws collective_error with the first cause when a rank fails. A run that is traced has backends and
-// communicators that leave a trace; any other pays nothing for that.
+// Throws collective_error with the first cause when a rank fails. Backends and communicators are
+// those that can leave a trace, so that a run with one and a run without are compiled once.
 template <class Backend, class T> run_result run_training(const training_job& job) {
   const options& o = job.config;
   const model_config c = model_of(o, job.text->vocabulary);
@@ -288,13 +288,8 @@ template <class Backend, class T> run_result run_training(const training_job& jo
 
   const auto run_rank = [&](plateau::thread_communicator& world) {
     const auto rank = static_cast<std::size_t>(world.rank());
-    if (!traced) {
-      Backend backend(owners[rank].c_str());
-      detail::train_rank<T>(run, backend, world);
-      return;
-    }
     using traced_type = plateau::traced_backend<Backend>;
-    traced_type backend(*recorders[rank], owners[rank].c_str());
+    traced_type backend(traced ? recorders[rank].get() : nullptr, owners[rank].c_str());
     plateau::traced_communicator<plateau::thread_communicator, traced_type> comm(world, backend);
     detail::train_rank<T>(run, backend, comm);
   };

@@ -180,3 +180,17 @@ TEST_CASE("what the library enqueues is seen too, and counters are those of the 
   const auto all = all_of(pl::trace_recorder::merge("", {&recorder}));
   CHECK(all.size() == traced.launches + 1);
 }
+
+TEST_CASE("a traced backend without a recorder does what its backend does, and records nothing") {
+  plateau::traced_backend<plateau::host_backend> backend(nullptr);
+  auto s = backend.make_stream("main");
+  plateau::device_buffer<std::int32_t, plateau::host_backend> x(backend.device(), 4, plateau::tag::other);
+  plateau::pinned_buffer<std::int32_t, plateau::host_backend> h(backend.pinned(), 4, plateau::tag::other);
+  backend.launch(s, plateau::elements{4}, plateau::fill<std::int32_t>{7}, plateau::out(x.all()));
+  backend.copy(s, plateau::in(x.all()), plateau::out(h.all()));
+  std::int32_t values[4] = {};
+  backend.fetch(backend.record(s), plateau::in(h.all()), values, "values");
+  backend.wait(backend.record(s));
+  CHECK(values[3] == 7);
+  CHECK(backend.recorder() == nullptr);
+}

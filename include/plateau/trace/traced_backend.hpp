@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Any backend, with a record of what its streams and its host did and when, and of what its memory held: a
-// type of its own, so that a run that is not traced pays nothing. An operation stands between two host tasks
+// type of its own, so that a program that never traces pays nothing. An operation stands between two host tasks
 // on its stream, which look at the clock: every backend has them, but on a device they take microseconds of
 // their own, in which the stream does nothing else.
 #pragma once
@@ -36,8 +36,8 @@ template <class Stream> class traced_stream : public Stream {
     std::uint32_t number; // in it
     double begin = 0;
   };
-  traced_stream(Stream&& plain, trace_recorder& recorder, std::uint32_t number)
-      : Stream(std::move(plain)), lane_(std::make_shared<lane>(lane{&recorder, number})) {}
+  traced_stream(Stream&& plain, trace_recorder* recorder, std::uint32_t number)
+      : Stream(std::move(plain)), lane_(std::make_shared<lane>(lane{recorder, number})) {}
   const std::shared_ptr<lane>& where() const { return lane_; }
 
  private:
@@ -52,33 +52,41 @@ template <class Backend> class traced_backend : public Backend {
   using stream = detail::traced_stream<typename Backend::stream>;
   using event = typename Backend::event;
 
-  // The recorder must outlive the backend and its streams; `arguments` are the backend's own.
+  // The recorder must outlive the backend and its streams; `arguments` are the backend's own. nullptr: this
+  // one records nothing, for a program that decides only when it runs; an operation then costs a comparison.
+  template <class... Args>
+  explicit traced_backend(trace_recorder* recorder, Args&&... arguments)
+      : Backend(std::forward<Args>(arguments)...), recorder_(recorder) {
+    if (recorder == nullptr) return;
+    this->device().meter().observe(recorder->device_observer());
+    this->pinned().meter().observe(recorder->pinned_observer());
+  }
   template <class... Args>
   explicit traced_backend(trace_recorder& recorder, Args&&... arguments)
-      : Backend(std::forward<Args>(arguments)...), recorder_(&recorder) {
-    this->device().meter().observe(recorder.device_observer());
-    this->pinned().meter().observe(recorder.pinned_observer());
-  }
+      : traced_backend(&recorder, std::forward<Args>(arguments)...) {}
   ~traced_backend() {
+    if (recorder_ == nullptr) return;
     this->device().meter().observe(nullptr);
     this->pinned().meter().observe(nullptr);
   }
 
-  trace_recorder& recorder() { return *recorder_; }
+  // nullptr where nothing is recorded.
+  trace_recorder* recorder() { return recorder_; }
 
   stream make_stream(const char* called) {
-    return stream(Backend::make_stream(called), *recorder_, recorder_->stream(called));
+    return stream(Backend::make_stream(called), recorder_,
+                  recorder_ == nullptr ? 0 : recorder_->stream(called));
   }
   void wait(stream& s, const event& e) { Backend::wait(s, e); }
   void wait(const event& e, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
-    const waiting until_done(*recorder_, "wait", {file, line});
+    const waiting until_done(recorder_, "wait", {file, line});
     Backend::wait(e);
   }
   template <class T>
   void fetch(const event& ready, arg<view<const T, host_space>, access_mode::read> from,
              std::type_identity_t<std::span<T>> into, const char* label,
              std::type_identity_t<std::optional<T>> dry_answer = {}) {
-    const waiting until_done(*recorder_, label, {}, into.size_bytes());
+    const waiting until_done(recorder_, label, {}, into.size_bytes());
     Backend::fetch(ready, from, into, label, dry_answer);
   }
 
@@ -132,17 +140,19 @@ template <class Backend> class traced_backend : public Backend {
   // What the host does from here to the object's end is an event of kind waiting.
   class waiting {
    public:
-    waiting(trace_recorder& to, const char* what, source_line at = {}, std::uint64_t bytes = 0)
-        : to_(to), event_{what, at, to.rank(), 0, trace_kind::waiting, to.now(), 0, bytes} {}
+    waiting(trace_recorder* to, const char* what, source_line at = {}, std::uint64_t bytes = 0) : to_(to) {
+      if (to_ != nullptr) event_ = {what, at, to_->rank(), 0, trace_kind::waiting, to_->now(), 0, bytes};
+    }
     waiting(const waiting&) = delete;
     waiting& operator=(const waiting&) = delete;
     ~waiting() {
-      event_.end = to_.now();
-      to_.event(event_);
+      if (to_ == nullptr) return;
+      event_.end = to_->now();
+      to_->event(event_);
     }
 
    private:
-    trace_recorder& to_;
+    trace_recorder* to_;
     trace_event event_;
   };
 
@@ -152,7 +162,7 @@ template <class Backend> class traced_backend : public Backend {
   void traced(on<stream> s, const char* what, trace_kind kind, std::uint64_t bytes, bool something,
               Issue issue) {
     const on<typename Backend::stream> plain(s.stream, s.file, s.line);
-    if (!something) return issue(plain);
+    if (!something || recorder_ == nullptr) return issue(plain);
     const std::shared_ptr<typename stream::lane>& lane = s.stream.where();
     Backend::host_task(plain, [lane] { lane->begin = lane->recorder->now(); });
     issue(plain);
