@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a dry run costs: a whole step of a model of 241 billion parameters on 64 ranks, in seconds and bytes
-// of this program; and microseconds per operation, with the check of stream order and without, of a staging
-// pipeline, of one stream, and of the reference model's step. Recording and timeline are counted together.
+// of this program; and microseconds per operation, with the check of stream order ("checked") and without, of
+// a staging pipeline, of one stream, and of the reference model's step. Recording and timeline are counted
+// together.
 #include "table.hpp"
 
 #include "dry_training.hpp"
@@ -68,8 +69,7 @@ void large(bench::table& table) {
   bench::series s;
   moe::run_result result;
   s.time([&] { result = run(balanced); });
-  const std::string name =
-      fmt::format("{:.0f}B model, 64 ranks of 16,384 tokens, balanced", parameters / 1e9);
+  const std::string name = fmt::format("{:.0f}B model, 64 x 16,384 tokens, balanced", parameters / 1e9);
   table.row(name + ": seconds", s.in(1), bench::goal::at_most(30));
   table.row(name + ": MiB of this program", of_one(peak_mebibytes()), bench::goal::at_most(4096));
   table.row(name + ": kinds of ranks", of_one(static_cast<double>(result.prediction->kinds.size())));
@@ -81,7 +81,7 @@ void large(bench::table& table) {
   hot.attention_keys = 2048;
   bench::series h;
   h.time([&] { result = run(hot); });
-  table.row("the same, hot:0.95,4, attention tiles of 1,024 x 2,048: seconds", h.in(1));
+  table.row("the same, hot:0.95,4, attention tiles 1,024 x 2,048: seconds", h.in(1));
   table.row("the same: kinds of ranks", of_one(static_cast<double>(result.prediction->kinds.size())));
 }
 
@@ -92,7 +92,7 @@ template <class Run> void per_operation(bench::table& table, const std::string& 
     options.check_order = check;
     std::uint64_t operations = 0;
     const bench::series s = bench::alone(5, [&] { operations = run(options); });
-    table.row(fmt::format("{}, order {}checked: us an operation", what, check ? "" : "not "),
+    table.row(fmt::format("{}, {}: us an operation", what, check ? "checked" : "unchecked"),
               s.in(1e-6 * static_cast<double>(operations)), bench::goal::at_most(check ? 3 : 1));
   }
 }
@@ -115,7 +115,7 @@ template <class F> std::uint64_t recorded(const pl::dry_options& options, F f) {
 }
 
 void small(bench::table& table) {
-  per_operation(table, "one stream, one kernel", [](const pl::dry_options& options) {
+  per_operation(table, "one kernel on one stream", [](const pl::dry_options& options) {
     return recorded(options, [](dry_backend& b) {
       pl::device_buffer<float, dry_backend> x(b.device(), 1024, pl::tag::other);
       auto s = b.make_stream("s");
@@ -124,7 +124,7 @@ void small(bench::table& table) {
         b.launch(s, pl::elements{1024}, pl::add{}, pl::in(x.all()), pl::inout(x.all()));
     });
   });
-  per_operation(table, "4,096 buckets through 3 slots and streams", [](const pl::dry_options& options) {
+  per_operation(table, "4,096 buckets, 3 slots, 3 streams", [](const pl::dry_options& options) {
     return recorded(options, [](dry_backend& b) {
       constexpr index_t buckets = 4096, elements = 1024, slots = 3;
       pl::pinned_buffer<float, dry_backend> host(b.pinned(), buckets * elements, pl::tag::optimizer);
@@ -147,7 +147,7 @@ void small(bench::table& table) {
       b.wait(b.record(out));
     });
   });
-  per_operation(table, "a step of the large model's first 8 layers", [](const pl::dry_options& options) {
+  per_operation(table, "large model, 8 layers", [](const pl::dry_options& options) {
     return run(large_model("balanced", options.check_order, 8)).prediction->operations;
   });
 }
