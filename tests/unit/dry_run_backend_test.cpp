@@ -348,10 +348,9 @@ TEST_CASE("what each operation is in the program: name, engine, flops, bytes") {
   is("copy", engine::host, 0, 256, __LINE__ - 1);
   b.copy(s, in(pl::tile<float>{x.data(), 3, 4, 10}), out(pl::tile<float>{y.data(), 3, 4, 12}));
   CHECK(last(b).bytes == 48);
-  b.host_task(
-      s, [](pl::view<float, pl::host_space>) { throw std::runtime_error("a dry run runs no task"); },
-      inout(g.all()));
-  is("host_task", engine::host, 0, 512, __LINE__ - 3);
+  const auto never = [](pl::view<float, pl::host_space>) { throw std::runtime_error("no task is run"); };
+  b.host_task(s, never, inout(g.all())); // one line: compilers differ in which of several they name
+  is("host_task", engine::host, 0, 512, __LINE__ - 1);
   b.gemm(s, transpose::no, transpose::no, 1, in(x.matrix(4, 5)), in(y.matrix(5, 6)), 0, out(z.matrix(4, 6)),
          scratch.all());
   is("gemm", engine::compute, 2 * 4 * 5 * 6, 4 * (20 + 30 + 24), __LINE__ - 2);
@@ -537,11 +536,11 @@ TEST_CASE("host_access is the host's own touch, at once") {
   b.host_access(out(h.all()));
   b.host_access(); // nothing
   b.host_access(in(h.first(0)));
-  b.host_task(
-      s, [](auto) {}, inout(h.first(4)));
+  const auto task = [](auto) {};
+  b.host_task(s, task, inout(h.first(4)));
   b.host_access(in(h.all().sub(4, 4))); // nobody else's
   CHECK(findings(b).empty());
-  const int line = __LINE__ - 4;
+  const int line = __LINE__ - 3;
   b.host_access(in(h.all().sub(3, 2)));
   const std::string text = only_finding(b);
   CHECK(has(text, "'access'"));
@@ -708,9 +707,9 @@ TEST_CASE("a phase of a workspace that is closed leaves nothing to read, and its
   CHECK(has(text, "hold no values"));
   CHECK(has(text, "bytes [32, 64)"));
   CHECK(has(text, at_line(line)));
+  const auto task = [](auto) {};
   line = __LINE__ + 1;
-  b.host_task(
-      s, [](auto) {}, in(mirror));
+  b.host_task(s, task, in(mirror));
   REQUIRE(findings(b).size() == 2);
   CHECK(has(findings(b)[1], at_line(line)));
   {
