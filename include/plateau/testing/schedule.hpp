@@ -82,8 +82,9 @@ class schedule {
         run(*next);
         continue;
       }
-      note({next->rank, "", "host", 0});
       const std::lock_guard lock(mutex_);
+      if (of(next->rank).absent) continue; // it said so only now: nobody would take the token
+      note({next->rank, "", "host", 0});
       token_ = next->rank;
       of(token_).wake.notify_one();
       return;
@@ -184,8 +185,9 @@ class schedule {
   }
   void take(int me, candidate c) {
     if (!c.host) return run(c);
-    note({c.rank, "", "host", 0});
     std::unique_lock lock(mutex_);
+    if (of(c.rank).absent) return; // it said so only now: nobody would take the token
+    note({c.rank, "", "host", 0});
     token_ = c.rank;
     of(token_).wake.notify_one();
     of(me).wake.wait(lock, [&] { return token_ == me; });
