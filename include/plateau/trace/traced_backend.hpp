@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Any backend, with a record of what its streams and its host did and when, and of what its memory held: a
-// type of its own, so that a program that never traces pays nothing. An operation stands between two host tasks
-// on its stream, which look at the clock: every backend has them, but on a device they take microseconds of
-// their own, in which the stream does nothing else.
+// type of its own, so that a program that never traces pays nothing. An operation stands between two host
+// tasks on its stream, which look at the clock: every backend has them, but on a device they take
+// microseconds of their own, in which the stream does nothing else.
 #pragma once
 
 #include <plateau/access.hpp>
