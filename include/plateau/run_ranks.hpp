@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs a function on ranks that are threads of this process. A rank that leaves by an exception, or returns
-// while others wait for it, ends the others too, with its cause.
+// Runs a function on ranks that are threads of this process, with any communicator that makes a group of such
+// ranks. A rank that leaves by an exception, or returns while others wait for it, ends the others too, with
+// its cause.
 #pragma once
 
 #include <plateau/concepts.hpp>
@@ -52,18 +53,20 @@ std::optional<failure> run_group(std::vector<Communicator>& group, F& f,
 }
 } // namespace detail
 
-// Runs f(comm) on `ranks` threads, each with its thread_communicator&. Returns when all have ended; throws
-// the first cause as collective_error when any of them failed.
-template <class F> void run_ranks(int ranks, F&& f, thread_options options = {}) {
-  auto group = thread_communicator::make_group(ranks, options);
+// Runs f(comm) on `ranks` threads, each with its Communicator&. Returns when all have ended; throws the first
+// cause as collective_error when any of them failed.
+template <class Communicator = thread_communicator, class F>
+void run_ranks(int ranks, F&& f, typename Communicator::options options = {}) {
+  auto group = Communicator::make_group(ranks, options);
   std::vector<std::optional<failure>> outcome;
   if (const auto cause = detail::run_group(group, f, outcome)) cause->raise();
 }
 
 // The same for those who want to see each rank's end: what rank r left with, nothing if it returned.
-template <class F>
-std::vector<std::optional<failure>> run_ranks_collecting(int ranks, F&& f, thread_options options = {}) {
-  auto group = thread_communicator::make_group(ranks, options);
+template <class Communicator = thread_communicator, class F>
+std::vector<std::optional<failure>> run_ranks_collecting(int ranks, F&& f,
+                                                         typename Communicator::options options = {}) {
+  auto group = Communicator::make_group(ranks, options);
   std::vector<std::optional<failure>> outcome;
   detail::run_group(group, f, outcome);
   return outcome;

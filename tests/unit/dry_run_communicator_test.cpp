@@ -142,7 +142,7 @@ TEST_CASE("exchanges, host exchanges and groups are in the program, and counted 
     const dry::rank_program& p = ran.recorders[r]->program();
     CHECK(host_exchanges_of(p) ==
           std::vector<std::string>{"split of ''", "counts of ''", "a constructor of ''", "close_step of ''"});
-    CHECK(p.host_exchanges[0].bytes == 16);
+    CHECK(p.host_exchanges[0].bytes == 24);
     CHECK(p.host_exchanges[1].bytes == 16);
     CHECK(p.host_exchanges[3].bytes == 0);
     REQUIRE(p.groups.size() == 2);

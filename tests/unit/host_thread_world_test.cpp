@@ -79,11 +79,19 @@ TEST_CASE(
 
 TEST_CASE("thread world: the children of one split are one world for each color") {
   const auto world = world_of({5, 6, 7}, std::chrono::minutes(1));
-  const auto even = world->child(4, 0, {0, 2}), same = world->child(4, 0, {0, 2});
-  const auto odd = world->child(4, 1, {1}), later = world->child(5, 0, {0, 2});
+  const auto child = [&](std::uint64_t sequence, int color, std::vector<int> members) {
+    pl::host::split_group agreed;
+    agreed.sequence = sequence;
+    agreed.color = color;
+    agreed.members = std::move(members);
+    return world->child(0, agreed);
+  };
+  const auto even = child(4, 0, {0, 2}), same = child(4, 0, {0, 2});
+  const auto odd = child(4, 1, {1}), later = child(5, 0, {0, 2});
   CHECK(even == same);
   CHECK(even != odd);
   CHECK(even != later);
+  CHECK(child(5, -1, {}) == nullptr);
   CHECK(even->size() == 2);
   CHECK(even->origin(1) == 7);
   CHECK(odd->record() == world->record());

@@ -65,7 +65,7 @@ class dry_communicator {
       throw config_error(named("split") + ": after fold, the ranks that others stand for cannot say their "
                                           "color: split first");
     require_group("split");
-    record_host_exchange("split", 2 * sizeof(std::int64_t));
+    record_host_exchange("split", 3 * sizeof(std::int64_t));
     dry_communicator part{host_.split(color, key), state_, path_ + "/" + std::to_string(splits_++)};
     if (part.size() != 0) state_->groups->add(part.path_, state_->recorder.rank(), part.origin_rank(0));
     return part;

@@ -1,11 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The communicator of ranks that are threads of one process, over the world that they share: one object per
-// rank, used by that rank's host thread. What it says and what it counts is the same for every world; a world
-// waits and moves data in its own way, as host::thread_world does. Its operations are collective: all ranks
-// issue the same operations in the same order, those with nothing to move too. What fails on one rank fails
-// on all, in this communicator and in all that were split from the same one, with the first cause; errors
-// name ranks of the outermost communicator.
+// A communicator over a world: one object per rank, used by that rank's host thread. What it says and what it
+// counts is the same for every world; a world waits and moves data in its own way. host::thread_world is
+// shared by ranks that are threads; where ranks are processes each has its end of a world. Its operations are
+// collective: all ranks issue the same operations in the same order, those with nothing to move too. What
+// fails on one rank fails on all, in this communicator and in all that were split from the same one, with the
+// first cause; errors name ranks of the outermost communicator.
+//
+// A world has
+//   options, stream                                          types
+//   make(ranks, options) -> shared_ptr<World>                where ranks are threads; or
+//   join(arguments...) -> {shared_ptr<World>, rank}          where each rank comes by itself
+//   size(), origin(rank), record()                           record: this process's host::abort_record
+//   issue(rank, sequence, kind, what)                        every operation passes here first
+//   host_exchange(rank, sequence, mine, all, what)           blocks
+//   child(rank, split_group) -> shared_ptr<World>            nullptr for a negative color; collective
+//   split_offer(rank)                                        optional: of all ranks' offers child() gets the
+//                                                            largest
+//   abort(rank, failure), leave(rank)                        do not throw
+// and a function push_exchange(on<stream>, shared_ptr<World>, exchange_call, sends, receives) beside it.
 #pragma once
 
 #include <plateau/access.hpp>
@@ -16,10 +29,10 @@
 #include <plateau/host/abort_record.hpp>
 #include <plateau/host/exchange_call.hpp>
 #include <plateau/host/issue_log.hpp>
+#include <plateau/host/split_group.hpp>
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -29,15 +42,24 @@ namespace plateau::inline v0 {
 
 template <class World> class basic_communicator {
  public:
+  using options = typename World::options;
+
   // The communicators of `ranks` (>= 1) ranks; hand one to each.
-  static std::vector<basic_communicator> make_group(int ranks, typename World::options options = {}) {
+  static std::vector<basic_communicator> make_group(int ranks, options with = {}) {
     if (ranks < 1)
       throw config_error("plateau: a group of " + std::to_string(ranks) + " ranks; there must be at least 1");
-    const std::shared_ptr<World> world = World::make(ranks, options);
+    const std::shared_ptr<World> world = World::make(ranks, with);
     std::vector<basic_communicator> group;
     for (int r = 0; r < ranks; ++r) group.push_back({world, r, std::make_shared<last_operation>()});
     return group;
   }
+
+  // This rank's end of a world that each rank joins by itself: mpi_communicator comm{MPI_COMM_WORLD}.
+  // Collective; throws what World::join throws.
+  template <class... Args>
+    requires requires(Args&&... a) { World::join(std::forward<Args>(a)...); }
+  explicit basic_communicator(Args&&... args)
+      : basic_communicator(World::join(std::forward<Args>(args)...)) {}
 
   basic_communicator(basic_communicator&&) noexcept = default;
   basic_communicator& operator=(basic_communicator&&) noexcept = default;
@@ -55,18 +77,16 @@ template <class World> class basic_communicator {
   // color gets a communicator of size 0, with which nothing can be done.
   basic_communicator split(int color, int key) {
     const std::uint64_t number = sequence_;
-    const std::int64_t mine[] = {color, key};
-    std::vector<std::int64_t> all(2 * static_cast<std::size_t>(size()));
+    std::int64_t offer = 0;
+    if constexpr (requires { world_->split_offer(rank_); }) offer = world_->split_offer(rank_);
+    const std::int64_t mine[] = {color, key, offer};
+    std::vector<std::int64_t> all(3 * static_cast<std::size_t>(size()));
     host_exchange(mine, all, "split");
+    const host::split_group agreed = host::agree_on_split(number, rank_, all);
+    auto part = world_->child(rank_, agreed);
     if (color < 0) return {};
-    std::vector<int> members;
-    for (int r = 0; r < size(); ++r)
-      if (all[2 * static_cast<std::size_t>(r)] == color) members.push_back(r);
-    std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-      return all[2 * static_cast<std::size_t>(a) + 1] < all[2 * static_cast<std::size_t>(b) + 1];
-    });
-    const auto me = std::find(members.begin(), members.end(), rank_) - members.begin();
-    return {world_->child(number, color, members), static_cast<int>(me), last_};
+    const auto me = std::find(agreed.members.begin(), agreed.members.end(), rank_) - agreed.members.begin();
+    return {std::move(part), static_cast<int>(me), last_};
   }
 
   // Enqueued on the stream; a later command finds everything received and may overwrite what was sent. The
@@ -176,6 +196,8 @@ template <class World> class basic_communicator {
   };
   basic_communicator(std::shared_ptr<World> world, int rank, std::shared_ptr<last_operation> last)
       : world_(std::move(world)), last_(std::move(last)), rank_(rank) {}
+  explicit basic_communicator(std::pair<std::shared_ptr<World>, int> joined)
+      : basic_communicator(std::move(joined.first), joined.second, std::make_shared<last_operation>()) {}
 
   host::abort_record& record() const { return *world_->record(); }
   void require_group(const char* what) const {

@@ -12,6 +12,7 @@
 #include <plateau/host/exchange_call.hpp>
 #include <plateau/host/integer_board.hpp>
 #include <plateau/host/issue_log.hpp>
+#include <plateau/host/split_group.hpp>
 #include <plateau/host/stream.hpp>
 
 #include <chrono>
@@ -131,16 +132,17 @@ class thread_world {
     record_->leave(origin(rank));
   }
 
-  // The world of the ranks that gave one color in the split with this number; the first one makes it.
-  std::shared_ptr<thread_world> child(std::uint64_t sequence, int color, const std::vector<int>& members) {
+  // The world of the ranks that gave one color in a split; the first one makes it. None for a negative color.
+  std::shared_ptr<thread_world> child(int, const split_group& agreed) {
+    if (agreed.members.empty()) return nullptr;
     const abort_record::lock_type lock(record_->mutex());
     auto it = children_.begin();
-    while (it != children_.end() && (it->sequence != sequence || it->color != color)) ++it;
+    while (it != children_.end() && (it->sequence != agreed.sequence || it->color != agreed.color)) ++it;
     if (it == children_.end()) {
       std::vector<int> origins;
-      for (const int m : members) origins.push_back(origin(m));
-      children_.push_back(
-          {sequence, color, members.size(), std::make_shared<thread_world>(record_, std::move(origins))});
+      for (const int m : agreed.members) origins.push_back(origin(m));
+      children_.push_back({agreed.sequence, agreed.color, agreed.members.size(),
+                           std::make_shared<thread_world>(record_, std::move(origins))});
       it = children_.end() - 1;
     }
     std::shared_ptr<thread_world> world = it->world;

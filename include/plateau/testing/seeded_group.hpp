@@ -12,6 +12,7 @@
 #include <plateau/host/exchange_call.hpp>
 #include <plateau/host/integer_board.hpp>
 #include <plateau/host/issue_log.hpp>
+#include <plateau/host/split_group.hpp>
 #include <plateau/host/thread_world.hpp>
 #include <plateau/testing/schedule.hpp>
 #include <plateau/testing/seeded_exchange.hpp>
@@ -73,14 +74,15 @@ class seeded_group {
     host::abort_record::lock_type lock(record()->mutex());
     record()->check(lock, origin(rank));
   }
-  std::shared_ptr<seeded_group> child(std::uint64_t sequence, int color, const std::vector<int>& members) {
-    std::shared_ptr<host::thread_world> group = all_->group->child(sequence, color, members);
+  std::shared_ptr<seeded_group> child(int rank, const host::split_group& agreed) {
+    std::shared_ptr<host::thread_world> group = all_->group->child(rank, agreed);
+    if (!group) return nullptr;
     // Kept until all members have it: one may be done with it before another comes.
     auto it = std::find_if(children_.begin(), children_.end(),
                            [&](const offspring& o) { return o.made->all_->group == group; });
     if (it == children_.end()) {
       auto made = std::make_shared<seeded_group>(all_->world, std::move(group));
-      it = children_.insert(children_.end(), {std::move(made), members.size()});
+      it = children_.insert(children_.end(), {std::move(made), agreed.members.size()});
     }
     std::shared_ptr<seeded_group> made = it->made;
     if (--it->expected == 0) children_.erase(it);
