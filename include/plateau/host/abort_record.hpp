@@ -124,6 +124,22 @@ class abort_record {
             rank, s.operation, s.sequence};
   }
 
+  // A wait that others can see while it lasts. await() lists its own; who polls instead lists his, with its
+  // `wake` set, which is notified when the group fails and when a rank leaves.
+  struct listed {
+    abort_record& record;
+    wait_site& site;
+    listed(abort_record& r, wait_site& s) : record(r), site(s) { record.sites_.push_back(&s); }
+    listed(const listed&) = delete;
+    listed& operator=(const listed&) = delete;
+    ~listed() { record.sites_.erase(std::find(record.sites_.begin(), record.sites_.end(), &site)); }
+  };
+  // The failure of a wait that began at `begun`, once its deadline is over.
+  std::optional<failure> overdue(const wait_site& site, clock::time_point begun) const {
+    if (clock::now() < std::max(begun, progressed_) + deadline_) return std::nullopt;
+    return expired(site);
+  }
+
   // Returns when ready(); throws the group's failure instead, which may be that of this wait.
   template <class Ready>
   void await(lock_type& lock, std::condition_variable& wake, wait_site& site, Ready ready) {
@@ -138,20 +154,11 @@ class abort_record {
       wake.wait_until(lock, std::max(begun, progressed_) + deadline_);
       if (aborted()) surface(lock, site);
       if (ready()) return;
-      if (clock::now() >= std::max(begun, progressed_) + deadline_) fail(lock, site.rank, expired(site));
+      if (auto late = overdue(site, begun)) fail(lock, site.rank, std::move(*late));
     }
   }
 
  private:
-  struct listed {
-    abort_record& record;
-    wait_site& site;
-    listed(abort_record& r, wait_site& s) : record(r), site(s) { record.sites_.push_back(&s); }
-    listed(const listed&) = delete;
-    listed& operator=(const listed&) = delete;
-    ~listed() { record.sites_.erase(std::find(record.sites_.begin(), record.sites_.end(), &site)); }
-  };
-
   [[noreturn]] void surface(lock_type& lock, const wait_site& site) {
     if (site.on_host_thread) confirm(site.rank);
     raise(lock, site.rank);
