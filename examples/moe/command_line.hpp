@@ -99,6 +99,8 @@ inline void add_flags(CLI::App& app, options& o) {
   flags.integer("--ranks", o.ranks, 1, 256, "ranks, each a thread with a device of its own");
   flags.integer("--expert-parallel", o.expert_parallel, 1, 256,
                 "ranks that share one set of experts;\nelse 2 where that divides ranks and experts, or 1");
+  flags.choice("--backend", o.backend, backend_choice::host, backend_choice::cuda,
+               "what computes: CPU threads, or GPUs (rank r on\nGPU r modulo their number)");
   flags.integer("--deadline", o.deadline_seconds, 1, 1'000'000,
                 "seconds without progress on any rank after which the run fails");
 
@@ -154,7 +156,7 @@ inline void add_flags(CLI::App& app, options& o) {
       ->group("Dry run: peaks and time of a step without data, on a machine that need not be here")
       ->disable_flag_override();
   flags.flag("--hardware", "NAME", "h200, this-host (measured in a second or two), or a JSON file",
-             "this-host", [&o](const std::string& text) { o.hardware = text; });
+             "this-host; with --backend cuda h200", [&o](const std::string& text) { o.hardware = text; });
   flags.integer("--dry-step", o.dry_step, 1, 1'000'000'000,
                 "which step, where the routing differs from step to step");
   flags.flag("--check-order", "on|off", "whether the order of streams is checked", "on",

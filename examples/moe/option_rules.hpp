@@ -151,6 +151,11 @@ inline void check(const options& o) {
           fmt::format("{}: make an array of {:.3g} activations on a rank; expected at most {:.3g}", flags,
                       elements, 0x1p48));
   detail::check_routing(o);
+  require(o.backend == backend_choice::host || o.gemm == gemm_choice::builtin,
+          "--gemm blas and --backend cuda: expected one of them; on a GPU matrix products are cuBLAS's");
+  require(o.backend == backend_choice::host || has_cuda || o.dry_run,
+          "--backend cuda: this program was built without CUDA; use --backend host, or build it with nvcc "
+          "installed (cmake --preset cuda)");
   require(o.gemm == gemm_choice::builtin || has_blas,
           "--gemm blas: this program was built without BLAS; use --gemm builtin");
   require(o.weights.empty() || o.resume.empty(),

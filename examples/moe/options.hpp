@@ -26,9 +26,19 @@ inline constexpr bool has_blas = true;
 inline constexpr bool has_blas = false;
 #endif
 
+#if defined(MOE_HAS_CUDA)
+inline constexpr bool has_cuda = true;
+#else
+inline constexpr bool has_cuda = false;
+#endif
+
+enum class backend_choice { host, cuda };
 enum class compute_type { fp32, bf16 };
 enum class gemm_choice { builtin, blas };
 
+constexpr std::string_view name_of(backend_choice backend) {
+  return backend == backend_choice::cuda ? "cuda" : "host";
+}
 constexpr std::string_view name_of(compute_type type) { return type == compute_type::bf16 ? "bf16" : "fp32"; }
 constexpr std::string_view name_of(gemm_choice gemm) {
   return gemm == gemm_choice::blas ? "blas" : "builtin";
@@ -52,9 +62,10 @@ inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_
                                                           {"optimizer", &flatten_set::optimizer, false}}};
 
 struct options {
-  std::int64_t ranks = 4;                      // threads, each of them one rank
-  std::optional<std::int64_t> expert_parallel; // ranks that share one set of experts
-  std::int64_t deadline_seconds = 60;          // without progress of any rank, after which the run fails
+  std::int64_t ranks = 4;                        // threads, each of them one rank
+  std::optional<std::int64_t> expert_parallel;   // ranks that share one set of experts
+  backend_choice backend = backend_choice::host; // what computes; ranks may share a GPU
+  std::int64_t deadline_seconds = 60;            // without progress of any rank, after which the run fails
 
   std::int64_t layers = 2;
   std::int64_t hidden = 128;
@@ -88,7 +99,7 @@ struct options {
   std::optional<std::uint64_t> memory_limit_bytes; // per rank, device space
 
   bool dry_run = false;                // no data: predict peaks and time
-  std::optional<std::string> hardware; // of a dry run: h200, this-host, or a file
+  std::optional<std::string> hardware; // of a dry run: h200, this-host, or a file (hardware_name())
   std::int64_t dry_step = 1;           // the step that a dry run is of
   std::optional<bool> check_order;     // of a dry run's streams; on where it is not given
   double perturb = 0;                  // every cost of a dry run times 1 +- this
@@ -99,6 +110,11 @@ struct options {
 
   std::int64_t expert_ranks() const {
     return expert_parallel.value_or(ranks % 2 == 0 && experts % 2 == 0 ? 2 : 1);
+  }
+  // What a dry run predicts times for where nothing was said: the machine that it runs on, unless that is
+  // asked for what it need not have.
+  std::string hardware_name() const {
+    return hardware.value_or(backend == backend_choice::cuda ? "h200" : "this-host");
   }
   std::int64_t head_size() const { return hidden / heads; }
   std::int64_t last_step() const { return stop_after.value_or(steps); }

@@ -43,6 +43,7 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
     if (o.flatten.*row.member) flatten += (flatten.empty() ? "" : ",") + std::string{row.name};
   return {{"ranks", o.ranks},
           {"expert_parallel", o.expert_ranks()},
+          {"backend", name_of(o.backend)},
           {"deadline", o.deadline_seconds},
           {"layers", o.layers},
           {"hidden", o.hidden},

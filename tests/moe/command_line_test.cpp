@@ -227,6 +227,8 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
       {{"--clip", "-0.5"}, "--clip: expected"},
       {{"--seed", "-1"}, "--seed: expected"},
       {{"--dtype", "fp16"}, "--dtype: expected fp32 or bf16, got 'fp16'"},
+      {{"--backend", "gpu"}, "--backend: expected host or cuda, got 'gpu'"},
+      {{"--backend", "cuda", "--gemm", "blas"}, "--gemm blas and --backend cuda: expected one of them"},
       {{"--gemm", "mkl"}, "--gemm: expected builtin or blas, got 'mkl'"},
       {{"--vocabulary", "1"}, "--vocabulary: expected"},
       {{"--vocabulary", "16777217"}, "--vocabulary: expected"},
@@ -285,6 +287,23 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
     CHECK(end.err.find('\n') == end.err.size() - 1);
   }
   if (!has_blas) CHECK(has(ending_of({"--gemm", "blas"}).err, "built without BLAS; use --gemm builtin"));
+  if (!has_cuda) {
+    const ending end = ending_of({"--backend", "cuda"});
+    CHECK(end.status == 2);
+    CHECK(has(end.err, "--backend cuda: this program was built without CUDA; use --backend host"));
+    CHECK(has(end.err, "cmake --preset cuda"));
+  }
+}
+
+TEST_CASE("a dry run of --backend cuda is possible without CUDA, and is of an H200 unless it is told") {
+  CHECK(parsed({}).backend == backend_choice::host);
+  CHECK(parsed({}).hardware_name() == "this-host");
+  const arguments cuda{"--backend", "cuda", "--dry-run", "--routing", "balanced"};
+  CHECK(parsed(cuda).backend == backend_choice::cuda);
+  CHECK(parsed(cuda).hardware_name() == "h200");
+  arguments told = cuda;
+  told.insert(told.end(), {"--hardware", "this-host"});
+  CHECK(parsed(told).hardware_name() == "this-host");
 }
 
 TEST_CASE("parsing leaves nothing behind") {
@@ -314,8 +333,8 @@ TEST_CASE("help names every flag and ends with 0") {
                            "--save",         "--resume",
                            "--json",         "--help",
                            "--tied",         "--gemm",
-                           "--rope-theta",   "--norm-epsilon",
-                           "--deadline"})
+                           "--backend",      "--rope-theta",
+                           "--norm-epsilon", "--deadline"})
     CHECK_MESSAGE(has(end.out, flag), flag);
   std::istringstream lines{end.out};
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 110);
