@@ -20,7 +20,8 @@ std::shared_ptr<thread_world> world_of(std::vector<int> origin, std::chrono::mil
   return std::make_shared<thread_world>(std::make_shared<abort_record>(10, deadline), std::move(origin));
 }
 // Rank `rank` takes part in exchange 0 with these lists; the text of its failure.
-std::string exchange(thread_world& world, int rank, std::vector<posted_send> sends,
+template <class World>
+std::string exchange(World& world, int rank, std::vector<posted_send> sends,
                      std::vector<posted_receive> receives) {
   exchange_call call;
   call.rank = rank;
@@ -75,6 +76,28 @@ TEST_CASE(
   char to = 0;
   CHECK(exchange(*world, 0, {}, {{&to, nullptr, 1, 1}}) == "1: no disk");
   CHECK_THROWS_AS(world->issue(0, 1, operation_kind::exchange, "next"), pl::collective_error);
+}
+
+namespace {
+struct broken_mover {
+  using stream = plateau::host::stream;
+  using call = exchange_call;
+  static constexpr bool on_host_thread = false;
+
+  explicit broken_mover(int) {}
+  void receive(call&, call&, int, std::size_t) { throw pl::backend_error("a broken link"); }
+};
+} // namespace
+
+TEST_CASE("thread world: where a mover throws, its rank leaves the exchange and its peer can too") {
+  basic_thread_world<broken_mover> world(std::make_shared<abort_record>(2, std::chrono::minutes(1)), {0, 1});
+  char to[1] = {};
+  std::string sender;
+  std::thread other([&] { sender = exchange(world, 1, {{letters, 1, 0}}, {}); });
+  CHECK_THROWS_WITH_AS(exchange(world, 0, {}, {{to, nullptr, 1, 1}}), "a broken link", pl::backend_error);
+  world.abort(0, {pl::failure::kind::collective, "a broken link", 0, "ring", 0});
+  other.join();
+  CHECK(sender == "0: a broken link");
 }
 
 TEST_CASE("thread world: the children of one split are one world for each color") {

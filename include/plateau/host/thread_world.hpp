@@ -1,245 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The state that the ranks of one communicator share when ranks are threads. An exchange posts its list of
-// sends and copies what its peers have posted: the receiver copies, outside the lock, so all ranks copy at
-// once. Each rank runs its exchanges one at a time in the order in which its host thread issued them, so the
-// n-th of one rank meets the n-th of the others whatever their streams.
+// The world of ranks that are threads with the streams of the host: the worker of a stream carries out its
+// exchanges and copies what peers have posted, with stores past the caches where there is much of it.
 #pragma once
 
 #include <plateau/config.hpp>
-#include <plateau/host/abort_record.hpp>
+#include <plateau/host/basic_thread_world.hpp>
 #include <plateau/host/copy_bytes.hpp>
 #include <plateau/host/exchange_call.hpp>
-#include <plateau/host/integer_board.hpp>
-#include <plateau/host/issue_log.hpp>
-#include <plateau/host/split_group.hpp>
 #include <plateau/host/stream.hpp>
 
-#include <chrono>
-#include <memory>
-#include <numeric>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
+#include <cstddef>
 
 namespace plateau::inline v0::host {
 
-struct thread_options {
-  // A wait fails when for this long no rank of the group has completed an operation.
-  std::chrono::milliseconds deadline{60'000};
-};
-
-class thread_world {
- public:
-  using options = thread_options;
+struct memory_mover {
   using stream = host::stream;
+  using call = exchange_call;
+  static constexpr bool on_host_thread = false;
 
-  // That of a group of its own.
-  static std::shared_ptr<thread_world> make(int ranks, options o) {
-    std::vector<int> origin(static_cast<std::size_t>(ranks));
-    std::iota(origin.begin(), origin.end(), 0);
-    return std::make_shared<thread_world>(std::make_shared<abort_record>(ranks, o.deadline),
-                                          std::move(origin));
-  }
-  // origin[r]: rank r in the outermost communicator, whose record all that are split off share.
-  thread_world(std::shared_ptr<abort_record> record, std::vector<int> origin)
-      : record_(std::move(record)), origin_(std::move(origin)), seats_(origin_.size()), board_(size()) {}
-  thread_world(const thread_world&) = delete;
-  thread_world& operator=(const thread_world&) = delete;
-
-  int size() const { return static_cast<int>(origin_.size()); }
-  int origin(int rank) const { return origin_[static_cast<std::size_t>(rank)]; }
-  const std::shared_ptr<abort_record>& record() const { return record_; }
-
-  // Every operation passes here first, on the host thread: refuses work in a failed group, and one that is
-  // not what another rank has issued in its place.
-  void issue(int rank, std::uint64_t sequence, operation_kind kind, const char* what) {
-    abort_record::lock_type lock(record_->mutex());
-    record_->check(lock, origin(rank));
-    const issue_log::entry* other = log_.compare(sequence, kind, what, rank);
-    if (other == nullptr) return;
-    fail(lock, rank, rank, what, sequence,
-         "ranks issue operations in different orders: operation " + std::to_string(sequence) + " is " +
-             issue_log::describe(kind, what) + " on rank " + std::to_string(origin(rank)) + ", but " +
-             issue_log::describe(other->kind, other->what) + " on rank " +
-             std::to_string(origin(other->rank)));
-  }
-
-  // Blocks until all ranks have given their integers. Host thread, after issue().
-  void host_exchange(int rank, std::uint64_t sequence, std::span<const std::int64_t> mine,
-                     std::span<std::int64_t> all, const char* what) {
-    abort_record::lock_type lock(record_->mutex());
-    record_->check(lock, origin(rank));
-    board_.exchange(*record_, lock, origin_, rank, mine, all, what, sequence);
-  }
-
-  // Blocks until everything has been received and every send has been copied by its peer. When it leaves by
-  // an exception no peer reads the buffers any more. Worker thread of a stream.
-  void exchange(exchange_call& call) {
-    abort_record::lock_type lock(record_->mutex());
-    seat& mine = seat_of(call.rank);
-    site here(*this, call);
-    record_->await(lock, mine.wake, here, [&] { return mine.ended == call.index; });
-    here.posted = true;
-    const posting visible{lock, mine, call};
-    for (const posted_send& s : call.sends)
-      if (seat_of(s.peer).finished_receiving(call.index)) unexpected(lock, call.rank, call, s);
-    for (seat& peer : seats_)
-      if (peer.awaits(call)) peer.wake.notify_all();
-    for (std::size_t left = call.receives.size(); left != 0;) {
-      const int peer = next_ready(call);
-      if (peer >= 0)
-        left -= take(lock, call, peer);
-      else
-        record_->await(lock, mine.wake, here, [&] { return next_ready(call) >= 0; });
-      if (record_->aborted()) record_->raise(lock, origin(call.rank));
-    }
-    for (const seat& peer : seats_)
-      if (peer.in(call.index))
-        for (const posted_send& s : peer.now->sends)
-          if (s.peer == call.rank && !s.taken) unexpected(lock, call.rank, *peer.now, s);
-    call.received = true;
-    record_->await(lock, mine.wake, here, [&] { return call.taken == call.sends.size(); });
-    ++mine.ended;
-    record_->progress();
-    mine.wake.notify_all(); // the next exchange of this rank may wait on another stream
-  }
-
-  // A stream of the rank failed before an exchange of it, or was given up by its host thread.
-  void give_up(int rank, const char* what, std::uint64_t sequence, const failure& why) {
-    const abort_record::lock_type lock(record_->mutex());
-    record_->abort({failure::kind::collective, why.text, origin(rank), what, sequence}, true);
-  }
-
-  // The sender is named as the failed rank: a receive cannot be wrong by itself.
-  [[noreturn]] void mismatch(abort_record::lock_type& lock, int finder, const exchange_call& call, int from,
-                             std::size_t sent, int to, std::size_t expected, std::size_t which) {
-    fail(lock, finder, from, call.what, call.sequence,
-         "send " + std::to_string(which) + " of rank " + std::to_string(origin(from)) + " to rank " +
-             std::to_string(origin(to)) + " has " + std::to_string(sent) + " bytes, but rank " +
-             std::to_string(origin(to)) + " expects " + std::to_string(expected));
-  }
-
-  // The rank's host thread has failed, or takes part in nothing more.
-  void abort(int rank, failure why) {
-    const abort_record::lock_type lock(record_->mutex());
-    record_->abort(std::move(why));
-    record_->confirm(origin(rank));
-  }
-  void leave(int rank) {
-    const abort_record::lock_type lock(record_->mutex());
-    record_->leave(origin(rank));
-  }
-
-  // The world of the ranks that gave one color in a split; the first one makes it. None for a negative color.
-  std::shared_ptr<thread_world> child(int, const split_group& agreed) {
-    if (agreed.members.empty()) return nullptr;
-    const abort_record::lock_type lock(record_->mutex());
-    auto it = children_.begin();
-    while (it != children_.end() && (it->sequence != agreed.sequence || it->color != agreed.color)) ++it;
-    if (it == children_.end()) {
-      std::vector<int> origins;
-      for (const int m : agreed.members) origins.push_back(origin(m));
-      children_.push_back({agreed.sequence, agreed.color, agreed.members.size(),
-                           std::make_shared<thread_world>(record_, std::move(origins))});
-      it = children_.end() - 1;
-    }
-    std::shared_ptr<thread_world> world = it->world;
-    if (--it->expected == 0) children_.erase(it);
-    return world;
-  }
-
- private:
-  struct seat {
-    std::condition_variable wake;
-    exchange_call* now = nullptr; // the exchange that this rank is in
-    std::uint64_t ended = 0;      // its exchanges that have ended
-
-    bool in(std::uint64_t index) const { return now != nullptr && now->index == index; }
-    bool finished_receiving(std::uint64_t index) const {
-      return ended > index || (in(index) && now->received);
-    }
-    // Asleep until `call` can be seen, whether or not there is something for it in there.
-    bool awaits(const exchange_call& call) const {
-      if (!in(call.index) || now->received) return false;
-      for (const posted_receive& r : now->receives)
-        if (r.peer == call.rank) return true;
-      return false;
-    }
-  };
-  struct offspring {
-    std::uint64_t sequence;
-    int color;
-    std::size_t expected;
-    std::shared_ptr<thread_world> world;
-  };
-  // Peers see a call from its construction on; its destructor waits for those who copy. With the lock held.
-  struct posting {
-    abort_record::lock_type& lock;
-    seat& mine;
-    exchange_call& call;
-    posting(abort_record::lock_type& l, seat& s, exchange_call& c) : lock(l), mine(s), call(c) {
-      mine.now = &call;
-    }
-    posting(const posting&) = delete;
-    posting& operator=(const posting&) = delete;
-    ~posting() {
-      mine.now = nullptr;
-      mine.wake.wait(lock, [&] { return call.readers == 0; });
-    }
-  };
-  struct site final : wait_site {
-    site(const thread_world& w, const exchange_call& c)
-        : wait_site(w.origin(c.rank), c.what, c.sequence), world(w), call(c) {}
-    bool awaits(int other) const override {
-      if (!posted) return false; // behind an exchange of its own
-      for (const posted_receive& r : call.receives)
-        if (!r.copied && world.origin(r.peer) == other) return true;
-      for (const posted_send& s : call.sends)
-        if (!s.taken && world.origin(s.peer) == other) return true;
-      return false;
-    }
-    const thread_world& world;
-    const exchange_call& call;
-    bool posted = false;
-  };
-
-  seat& seat_of(int rank) { return seats_[static_cast<std::size_t>(rank)]; }
-
-  // A peer from which something is outstanding and whose sends can be seen, or never will; -1: none.
-  int next_ready(const exchange_call& call) {
-    for (const posted_receive& r : call.receives) {
-      const seat& peer = seat_of(r.peer);
-      if (!r.copied && (peer.in(call.index) || peer.ended > call.index)) return r.peer;
-    }
-    return -1;
-  }
-
-  // Receives everything that is outstanding from one peer. Returns the number of receives.
-  std::size_t take(abort_record::lock_type& lock, exchange_call& call, int peer) {
-    seat& other = seat_of(peer);
-    const bool gone = other.ended > call.index;
-    const std::span<posted_send> offered = gone ? std::span<posted_send>{} : other.now->sends;
-    std::size_t next = 0, matched = 0, bytes = 0;
-    for (posted_receive& r : call.receives) {
-      if (r.peer != peer) continue;
-      while (next < offered.size() && offered[next].peer != call.rank) ++next;
-      if (next == offered.size() || offered[next].bytes != r.bytes) {
-        std::size_t sent = 0;
-        if (next < offered.size()) sent = offered[next].bytes;
-        mismatch(lock, call.rank, call, peer, sent, call.rank, r.bytes, matched);
-      }
-      r.from = offered[next].p;
-      offered[next++].taken = true;
-      ++matched;
-      bytes += r.bytes;
-    }
-    exchange_call& theirs = *other.now;
-    ++theirs.readers;
-    lock.unlock();
+  explicit memory_mover(int) {}
+  void receive(call& mine, call&, int peer, std::size_t bytes) const {
     const bool large = bytes >= streaming_copy_bytes;
-    for (posted_receive& r : call.receives) {
+    for (const posted_receive& r : mine.receives) {
       if (r.peer != peer) continue;
       if (large && r.bytes >= smallest_streamed_bytes)
         stream_bytes(r.p, r.from, r.bytes);
@@ -247,36 +30,12 @@ class thread_world {
         copy_bytes(r.p, r.from, r.bytes);
     }
     if (large) finish_streaming();
-    lock.lock();
-    for (posted_receive& r : call.receives)
-      if (r.peer == peer) r.copied = true;
-    --theirs.readers;
-    theirs.taken += matched;
-    if (theirs.taken == theirs.sends.size() || other.now == nullptr) other.wake.notify_all();
-    return matched;
   }
 
-  // `call` sends something that the rank which finds it does not receive.
-  [[noreturn]] void unexpected(abort_record::lock_type& lock, int finder, const exchange_call& call,
-                               const posted_send& s) {
-    std::size_t before = 0;
-    for (const posted_send* q = call.sends.data(); q != &s; ++q) before += q->peer == s.peer ? 1 : 0;
-    mismatch(lock, finder, call, call.rank, s.bytes, s.peer, 0, before);
-  }
-  [[noreturn]] void fail(abort_record::lock_type& lock, int finder, int failed, const char* what,
-                         std::uint64_t sequence, std::string text) {
-    record_->fail(lock, origin(finder),
-                  {failure::kind::collective, std::move(text), origin(failed), what, sequence});
-  }
-
+ private:
   static constexpr std::size_t smallest_streamed_bytes = 4096;
-
-  std::shared_ptr<abort_record> record_;
-  std::vector<int> origin_;
-  std::vector<seat> seats_;
-  issue_log log_;
-  integer_board board_;
-  std::vector<offspring> children_;
 };
+
+using thread_world = basic_thread_world<memory_mover>;
 
 } // namespace plateau::inline v0::host
