@@ -60,8 +60,8 @@ TEST_CASE("a weight depends on the seed and its index alone") {
       CHECK(same_bits(part, {whole.begin(), whole.begin() + n}));
     }
     std::vector<float> cut(1000); // two launches, as two threads or blocks would share them
-    plateau::host::run_elements(level, index_t{0}, index_t{417}, kernel, all(cut));
-    plateau::host::run_elements(level, index_t{417}, index_t{1000}, kernel, all(cut));
+    run_part(level, index_t{0}, index_t{417}, kernel, all(cut));
+    run_part(level, index_t{417}, index_t{1000}, kernel, all(cut));
     CHECK(same_bits(cut, whole));
   }
   const auto other = weights_of(plateau::cpu_level::baseline, 1000, {12346, 0, 1});

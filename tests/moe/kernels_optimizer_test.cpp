@@ -77,8 +77,8 @@ TEST_CASE("O1: the tail of a tensor is updated as its body is, for every length 
     state whole(longest);
     std::vector<bfloat16> parameter(static_cast<std::size_t>(longest));
     for (int step = 1; step <= 2; ++step)
-      plateau::host::run_elements(level, 0, longest, at_step(step), all(g), all(go), all(whole.master),
-                                  all(whole.m), all(whole.v), all(parameter));
+      run_part(level, 0, longest, at_step(step), all(g), all(go), all(whole.master), all(whole.m),
+               all(whole.v), all(parameter));
     for (const index_t n : {0, 1, 15, 16, 17, 22, 127, 128, 129, 1025, 1045}) {
       CAPTURE(n);
       state s(longest);

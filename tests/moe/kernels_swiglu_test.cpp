@@ -27,8 +27,8 @@ TEST_CASE_TEMPLATE("SwiGLU and its backward agree with float64", T, float, bfloa
         const auto dhidden = random_values<T>(n, 3);
         std::vector<T> hidden(static_cast<std::size_t>(n)), in_place = gate;
         run_elements(level, n, moe::swiglu{}, all(std::as_const(gate)), all(std::as_const(up)), all(hidden));
-        plateau::host::run_elements(level, 0, n, moe::swiglu{}, all(std::as_const(in_place)),
-                                    all(std::as_const(up)), all(in_place));
+        run_part(level, 0, n, moe::swiglu{}, all(std::as_const(in_place)), all(std::as_const(up)),
+                 all(in_place));
         CHECK(same_bits(in_place, hidden));
 
         reference::vec expected, dgate, dup;

@@ -4,7 +4,16 @@
 // with every thread of a wide team at once, which must leave the same bits in everything the kernel may
 // write. Built with the thread sanitizer, that second run also finds a missing barrier or a write outside
 // `for_each` and `once`.
+//
+// Compiled for CUDA, the same calls run the kernel on a GPU (tests/cuda/run_kernel.hpp), so that one test of
+// a kernel is the test of it everywhere.
 #pragma once
+
+#if defined(__CUDACC__)
+#include "cuda/run_kernel.hpp"
+#else
+
+#include "support/reach.hpp"
 
 #include <plateau/host/cpu_dispatch.hpp>
 #include <plateau/host/wide_team.hpp>
@@ -31,14 +40,6 @@ inline std::vector<plateau::cpu_level> cpu_levels() {
 }
 
 namespace detail {
-
-template <class T, class S> index_t reach(plateau::view<T, S> v) { return v.n; }
-template <class T, class S> index_t reach(plateau::tile<T, S> v) {
-  return v.rows == 0 ? 0 : (v.rows - 1) * v.ld + v.cols;
-}
-template <class T, class S> index_t reach(plateau::tile_batch<T, S> v) {
-  return v.count == 0 || v.rows == 0 ? 0 : (v.count - 1) * v.stride + (v.rows - 1) * v.ld + v.cols;
-}
 
 // The bytes behind all views of non-const, from their first element to their last.
 class writable_bytes {
@@ -98,4 +99,12 @@ void run_elements(plateau::cpu_level level, index_t n, Kernel kernel, Args... ar
       [&] { plateau::host::run_elements(level, index_t{0}, n, kernel, args...); }, args...);
 }
 
+// Elements [first, last) alone, as one of several threads or blocks has them, by one thread.
+template <class Kernel, class... Args>
+void run_part(plateau::cpu_level level, index_t first, index_t last, Kernel kernel, Args... args) {
+  plateau::host::run_elements(level, first, last, kernel, args...);
+}
+
 } // namespace support
+
+#endif
