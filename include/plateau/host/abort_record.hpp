@@ -3,7 +3,8 @@
 // What ranks that are threads share about failing: one lock, the first cause, who waits for whom, and since
 // when nothing has moved. Every wait goes through `await`, so that it ends when the group has failed, when a
 // rank that it waits for has left, or when no rank has completed an operation for the length of the deadline.
-// The cause is a value; each rank throws its own exception made from it.
+// The cause is a value; each rank throws its own exception made from it. Where ranks are processes each has a
+// record, derived from this one: it hears of the others while its waits sleep, and tells them what changes.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -25,12 +26,15 @@ struct wait_site {
   wait_site(int waiting_rank, const char* in_operation, std::uint64_t at_sequence)
       : rank(waiting_rank), operation(in_operation), sequence(at_sequence) {}
   virtual bool awaits(int other_rank) const = 0;
+  // Where waiting is polling: what this wait can do for its own progress. Without the mutex.
+  virtual void poll() {}
 
   int rank;
   const char* operation;
   std::uint64_t sequence;
   bool on_host_thread = false;
-  std::condition_variable* wake = nullptr;
+  std::condition_variable* wake = nullptr; // none: nobody of this process waits here
+  std::chrono::steady_clock::time_point begun{};
 
  protected:
   ~wait_site() = default;
@@ -51,6 +55,7 @@ class abort_record {
   }
   abort_record(const abort_record&) = delete;
   abort_record& operator=(const abort_record&) = delete;
+  virtual ~abort_record() = default;
 
   std::mutex& mutex() { return mutex_; }
   bool aborted() const { return cause_.has_value(); }
@@ -66,23 +71,26 @@ class abort_record {
       if (!provisional_ || provisional || cause_->failed_rank != why.failed_rank) return;
       if (cause_->text != why.text) cause_ = std::move(why);
       provisional_ = false;
+      cause_changed();
       definitive_.notify_all();
       return;
     }
     cause_ = std::move(why);
     provisional_ = provisional;
     definitive_by_ = clock::now() + grace;
+    cause_changed();
     wake_all();
   }
   void confirm(int rank) {
     if (!provisional_ || cause_->failed_rank != rank) return;
     provisional_ = false;
+    cause_changed();
     definitive_.notify_all();
   }
   // Throws the cause; `lock` is held when it leaves. The failed rank itself does not wait for its own word.
   [[noreturn]] void raise(lock_type& lock, int reader) {
     if (cause_->failed_rank != reader)
-      definitive_.wait_until(lock, definitive_by_, [&] { return !provisional_; });
+      while (provisional_ && clock::now() < definitive_by_) sleep(lock, definitive_, definitive_by_, nullptr);
     const failure why = *cause_;
     why.raise();
   }
@@ -132,7 +140,10 @@ class abort_record {
     listed(abort_record& r, wait_site& s) : record(r), site(s) { record.sites_.push_back(&s); }
     listed(const listed&) = delete;
     listed& operator=(const listed&) = delete;
-    ~listed() { record.sites_.erase(std::find(record.sites_.begin(), record.sites_.end(), &site)); }
+    ~listed() {
+      record.sites_.erase(std::find(record.sites_.begin(), record.sites_.end(), &site));
+      record.wait_ended(site);
+    }
   };
   // The failure of a wait that began at `begun`, once its deadline is over.
   std::optional<failure> overdue(const wait_site& site, clock::time_point begun) const {
@@ -146,25 +157,38 @@ class abort_record {
     if (aborted()) surface(lock, site);
     if (ready()) return;
     site.wake = &wake;
+    site.begun = clock::now();
     const listed here{*this, site};
-    const auto begun = clock::now();
     for (;;) {
       for (int r = 0; r < static_cast<int>(left_.size()); ++r)
         if (has_left(r) && site.awaits(r)) fail(lock, site.rank, left_alone(r, site));
-      wake.wait_until(lock, std::max(begun, progressed_) + deadline_);
+      sleep(lock, wake, std::max(site.begun, progressed_) + deadline_, &site);
       if (aborted()) surface(lock, site);
       if (ready()) return;
-      if (auto late = overdue(site, begun)) fail(lock, site.rank, std::move(*late));
+      if (auto late = overdue(site, site.begun)) fail(lock, site.rank, std::move(*late));
     }
+  }
+
+ protected:
+  // Returns when `wake` was notified, at `until`, or any time before. `site`: the wait, if it is listed.
+  virtual void sleep(lock_type& lock, std::condition_variable& wake, clock::time_point until,
+                     wait_site* /*site*/) {
+    wake.wait_until(lock, until);
+  }
+  // The cause is new, or another, or not provisional any more.
+  virtual void cause_changed() {}
+  virtual void wait_ended(const wait_site&) {}
+  clock::duration deadline() const { return deadline_; }
+  clock::time_point progressed() const { return progressed_; }
+  void wake_all() {
+    for (const wait_site* s : sites_)
+      if (s->wake != nullptr) s->wake->notify_all();
   }
 
  private:
   [[noreturn]] void surface(lock_type& lock, const wait_site& site) {
     if (site.on_host_thread) confirm(site.rank);
     raise(lock, site.rank);
-  }
-  void wake_all() {
-    for (const wait_site* s : sites_) s->wake->notify_all();
   }
   const wait_site* site_of(int rank) const {
     const auto it = std::find_if(sites_.begin(), sites_.end(), [&](auto* s) { return s->rank == rank; });

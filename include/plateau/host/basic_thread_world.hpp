@@ -68,10 +68,7 @@ template <class Mover> class basic_thread_world {
     const issue_log::entry* other = log_.compare(sequence, kind, what, rank);
     if (other == nullptr) return;
     fail(lock, rank, rank, what, sequence,
-         "ranks issue operations in different orders: operation " + std::to_string(sequence) + " is " +
-             issue_log::describe(kind, what) + " on rank " + std::to_string(origin(rank)) + ", but " +
-             issue_log::describe(other->kind, other->what) + " on rank " +
-             std::to_string(origin(other->rank)));
+         issue_log::contradiction(sequence, kind, what, origin(rank), *other, origin(other->rank)));
   }
 
   // Blocks until all ranks have given their integers. Host thread, after issue().
@@ -124,9 +121,7 @@ template <class Mover> class basic_thread_world {
   [[noreturn]] void mismatch(abort_record::lock_type& lock, int finder, const exchange_call& call, int from,
                              std::size_t sent, int to, std::size_t expected, std::size_t which) {
     fail(lock, finder, from, call.what, call.sequence,
-         "send " + std::to_string(which) + " of rank " + std::to_string(origin(from)) + " to rank " +
-             std::to_string(origin(to)) + " has " + std::to_string(sent) + " bytes, but rank " +
-             std::to_string(origin(to)) + " expects " + std::to_string(expected));
+         sizes_differ(which, origin(from), origin(to), sent, expected));
   }
 
   // The rank's host thread has failed, or takes part in nothing more.

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <new>
 #include <span>
+#include <string>
 
 namespace plateau::inline v0::host {
 
@@ -60,6 +61,13 @@ inline void post_lists(exchange_call& call, unsigned char* storage, send_list se
     if (s.bytes != 0) append(call.sends, posted_send{s.p, s.bytes, s.peer});
   for (const receive_op& r : receives)
     if (r.bytes != 0) append(call.receives, posted_receive{r.p, nullptr, r.bytes, r.peer});
+}
+
+// What is said of a send and a receive that do not agree. Ranks as errors name them.
+inline std::string sizes_differ(std::size_t which, int from, int to, std::size_t sent, std::size_t expected) {
+  return "send " + std::to_string(which) + " of rank " + std::to_string(from) + " to rank " +
+         std::to_string(to) + " has " + std::to_string(sent) + " bytes, but rank " + std::to_string(to) +
+         " expects " + std::to_string(expected);
 }
 
 } // namespace plateau::inline v0::host

@@ -17,9 +17,10 @@
 
 namespace plateau::inline v0::host {
 
-class exchange_command {
+// A World has exchange(call), which blocks, and give_up(rank, what, sequence, failure), which ends it.
+template <class World> class exchange_command {
  public:
-  exchange_command(std::shared_ptr<thread_world> world, std::shared_ptr<command_ring> ring,
+  exchange_command(std::shared_ptr<World> world, std::shared_ptr<command_ring> ring,
                    const exchange_call& call)
       : world_(std::move(world)), ring_(std::move(ring)), call_(call) {}
 
@@ -40,20 +41,25 @@ class exchange_command {
     static_cast<exchange_command*>(self)->skipped(why);
   }
 
-  std::shared_ptr<thread_world> world_;
+  std::shared_ptr<World> world_;
   std::shared_ptr<command_ring> ring_;
   exchange_call call_;
 };
 
 // Appends the exchange `call`, with these lists, to the stream.
-inline void push_exchange(on<stream> s, const std::shared_ptr<thread_world>& world, const exchange_call& call,
-                          send_list sends, receive_list receives) {
+template <class World>
+void push_exchange_command(on<stream> s, const std::shared_ptr<World>& world, const exchange_call& call,
+                           send_list sends, receive_list receives) {
   const auto command = [&](unsigned char* storage) {
     exchange_call with_lists = call;
     post_lists(with_lists, storage, sends, receives);
-    return exchange_command(world, s.stream.ring(), with_lists);
+    return exchange_command<World>(world, s.stream.ring(), with_lists);
   };
   s.stream.push_with(exchange_list_bytes(sends.size(), receives.size()), command, s.place());
+}
+inline void push_exchange(on<stream> s, const std::shared_ptr<thread_world>& world, const exchange_call& call,
+                          send_list sends, receive_list receives) {
+  push_exchange_command(s, world, call, sends, receives);
 }
 
 } // namespace plateau::inline v0::host

@@ -35,6 +35,13 @@ class issue_log {
   static std::string describe(operation_kind kind, const char* what) {
     return (kind == operation_kind::exchange ? "exchange '" : "host exchange '") + std::string(what) + "'";
   }
+  // What is said when `rank` has issued this and another rank what `other` says. Ranks as errors name them.
+  static std::string contradiction(std::uint64_t sequence, operation_kind kind, const char* what, int rank,
+                                   const entry& other, int other_rank) {
+    return "ranks issue operations in different orders: operation " + std::to_string(sequence) + " is " +
+           describe(kind, what) + " on rank " + std::to_string(rank) + ", but " +
+           describe(other.kind, other.what) + " on rank " + std::to_string(other_rank);
+  }
 
  private:
   std::array<entry, 1024> entries_{};
