@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Plateau on NVIDIA GPUs: cuda_backend and cuda_scratch, the scratch model of dry runs. Needs the CUDA
+// toolkit (12.4 to 13.x): CMake component `cuda`, target plateau::cuda.
+#pragma once
+
+#include <plateau/cuda/backend.hpp>
+#include <plateau/cuda/scratch_model.hpp>
