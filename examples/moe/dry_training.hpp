@@ -6,10 +6,12 @@
 #pragma once
 
 #include "dry_routing.hpp"
+#include "peak_records.hpp"
 #include "run_result.hpp"
 #include "token_sampler.hpp"
+#include "train_rank.hpp"
 #include "trainer.hpp"
-#include "training_run.hpp"
+#include "training_job.hpp"
 
 #include <plateau/dry_run/backend.hpp>
 #include <plateau/dry_run/predict.hpp>
@@ -39,7 +41,7 @@ inline corpus no_text(std::int64_t vocabulary, std::int64_t context) {
 }
 
 // The peaks of the ranks that others stand for.
-inline void copy_peaks(std::vector<run_result>& by_rank, const std::vector<int>& stands_for) {
+inline void copy_peaks(std::vector<rank_peaks>& by_rank, const std::vector<int>& stands_for) {
   for (std::size_t r = 0; r < by_rank.size(); ++r) {
     const auto first = static_cast<std::size_t>(stands_for[r]);
     if (first == r) continue;
@@ -87,7 +89,7 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   run_result result;
   result.config = o;
   result.text = summary_of(*job.text);
-  std::vector<run_result> by_rank(static_cast<std::size_t>(o.ranks));
+  std::vector<rank_peaks> by_rank(static_cast<std::size_t>(o.ranks));
   plateau::dry_options dry;
   dry.check_order = o.check_order.value_or(true);
   dry.scenario = [&](const plateau::dry_fetch& fetch) { return routing.answer(fetch); };
@@ -112,7 +114,7 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   plateau::dry::timeline times =
       plateau::predict(ran, *job.machine, {o.perturb_seed, o.perturb, !o.trace.empty() || !o.svg.empty()});
   detail::copy_peaks(by_rank, ran.stands_for);
-  detail::add_by_rank(by_rank, result);
+  for (const rank_peaks& each : by_rank) add_to_result(each, result);
   result.prediction = detail::prediction_of(*job.machine, ran, times);
   result.prediction->routing_note = forced.repeats_sentence();
   if (result.prediction->step_seconds > 0)

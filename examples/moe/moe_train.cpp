@@ -8,8 +8,10 @@
 #include "hardware_file.hpp"
 #include "report.hpp"
 #include "result_json.hpp"
+#include "state_check.hpp"
+#include "token_sampler.hpp"
 #include "trace_files.hpp"
-#include "training_run.hpp"
+#include "training_job.hpp"
 
 #include <iostream>
 #include <optional>
@@ -35,7 +37,7 @@ void keep_freed_memory() {
 #endif
 }
 
-moe::run_result train(const moe::training_job& job) {
+std::optional<moe::run_result> train(const moe::training_job& job) {
   const bool bf16 = job.config.dtype == moe::compute_type::bf16;
 #if defined(MOE_HAS_BLAS)
   if (job.config.gemm == moe::gemm_choice::blas) {
@@ -61,6 +63,7 @@ void write_files(const moe::options& o, moe::run_result& result) {
   if (!o.json.empty()) moe::write_json(o.json, result);
   if (!o.trace.empty()) moe::write_trace(o.trace, result);
   if (!o.svg.empty()) moe::write_svg(o.svg, result);
+  if (!o.record_routing.empty()) moe::write_result_file(o.record_routing, result.routing);
 }
 
 // A dry run reads no text, but for its vocabulary where that is not given.
@@ -74,7 +77,7 @@ int run_dry(const moe::options& o, std::ostream& out) {
   job.config = o;
   job.text = &text;
   moe::check(moe::model_of(o, text.vocabulary), moe::grid_of(o));
-  job.machine = moe::machine_of("--hardware", o.hardware.value_or("this-host"), o.ranks);
+  job.machine = moe::machine_of("--hardware", o.hardware_name(), o.ranks);
   moe::run_result result = predict(job);
   out << moe::prediction_text(result) << '\n' << moe::peak_table(result) << std::flush;
   write_files(o, result);
@@ -108,7 +111,7 @@ int run(const moe::options& o) {
   static_cast<void>(moe::token_sampler(text, o.context, o.seed));
   if (!text.note.empty()) out << text.note << '\n';
   out << moe::corpus_lines(moe::summary_of(text)) << std::endl;
-  moe::run_result result = train(job);
+  moe::run_result result = *train(job);
   out << moe::summary_line(result) << "\n\n" << moe::peak_table(result) << std::flush;
   write_files(o, result);
   if (!out) throw moe::output_error("standard output: writing what the run came to failed");

@@ -14,7 +14,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,13 @@ struct peak_record {
   std::optional<std::uint64_t> promised;             // by a working set; none while the peak is not flattened
   std::map<std::string, std::uint64_t> held_at_peak; // bytes of every tag at that moment
   std::string phase;                                 // of the run: "construction", "loss", "backward", ...
+};
+
+// Those of one rank.
+struct rank_peaks {
+  std::vector<peak_record> peaks;      // of training, per tag and space
+  std::vector<peak_record> totals;     // per space, over all tags; their own tag is not used
+  std::vector<peak_record> evaluation; // such totals, where the device held more after training
 };
 
 // Ranks of a dry run that are alike, and what one step takes each of them.
@@ -63,6 +72,14 @@ inline corpus_summary summary_of(const corpus& text) {
   return {text.name, text.bytes, text.tokens.size(), text.vocabulary, text.digest, text.entropy};
 }
 
+// Of a run on GPUs. Versions as CUDA counts them: 12040 is 12.4.
+struct gpu_summary {
+  std::string name; // of the first; empty where it does not tell
+  int count = 0;    // that ranks ran on
+  std::uint64_t bytes = 0;
+  int driver = 0, runtime = 0;
+};
+
 struct run_result {
   options config;
   corpus_summary text;
@@ -71,11 +88,15 @@ struct run_result {
   std::optional<double> loss_heldout;        // at the end
   std::int64_t steps_skipped = 0;            // their gradient norm was not finite
   double tokens_per_second = 0;              // over all ranks
-  std::vector<peak_record> peaks;            // of training, per rank, tag and space
-  std::vector<peak_record> totals;           // per rank and space, over all tags; their own tag is not used
-  std::vector<peak_record> evaluation;       // such totals, of ranks whose device held more after training
+  std::vector<peak_record> peaks;            // as in rank_peaks, by rank
+  std::vector<peak_record> totals;           // the same
+  std::vector<peak_record> evaluation;       // the same
   std::optional<moe::prediction> prediction; // of a dry run, which has no losses
   std::optional<plateau::trace> trace;       // where one was asked for
+  std::optional<gpu_summary> gpus;           // with --backend cuda
+  // Where the trace's names lie, if they are not the program's own.
+  std::shared_ptr<const std::set<std::string>> trace_names;
+  std::string routing; // CSV, where it was to be recorded
 };
 
 // Device bytes of the rank that holds most.

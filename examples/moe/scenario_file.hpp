@@ -183,6 +183,17 @@ class routing_recorder {
     for (std::size_t e = 0; e < counts.size(); ++e) sums[e] += counts[e];
   }
 
+  // Of (step, layer, rank).
+  std::size_t entries() const {
+    const std::lock_guard lock(mutex_);
+    return rows_.size();
+  }
+  // f(step, layer, rank, rows of each expert), in this order.
+  template <class F> void for_each(F f) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, sums] : rows_) f(key[0], key[1], key[2], std::span<const std::int64_t>(sums));
+  }
+
   std::string csv() const {
     const std::lock_guard lock(mutex_);
     std::string text{detail::counts_header};

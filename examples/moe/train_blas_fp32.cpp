@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #if defined(MOE_HAS_BLAS)
-#include "training_run.hpp"
+#include "host_ranks.hpp"
 
 #include <plateau/blas/blas_gemm.hpp>
 #include <plateau/host/backend.hpp>
 
-moe::run_result moe::train_blas_fp32(const training_job& job) {
-  return run_training<plateau::basic_host_backend<plateau::blas_gemm>, float>(job);
+std::optional<moe::run_result> moe::train_blas_fp32(const training_job& job) {
+  return run_on_host<plateau::basic_host_backend<plateau::blas_gemm>, float>(job);
 }
 #endif

@@ -7,7 +7,7 @@
 
 #include "dry_routing.hpp"
 #include "trainer_on_ranks.hpp"
-#include "training_run.hpp"
+#include "train_rank.hpp"
 
 #include <plateau/close_step.hpp>
 #include <plateau/dry_run/predict.hpp>

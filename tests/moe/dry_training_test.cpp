@@ -3,9 +3,9 @@
 // Dry and real runs of the training program side by side, in process: the same peaks and the same refusals;
 // what is predicted is the same every time.
 #include "dry_training.hpp"
+#include "host_ranks.hpp"
 #include "scratch_folder.hpp"
 #include "support/rank_fixtures.hpp"
-#include "training_run.hpp"
 
 #include <plateau/dry_run/presets.hpp>
 #include <plateau/host/backend.hpp>
@@ -56,7 +56,9 @@ struct workplace {
     j.out = &out;
     return j;
   }
-  moe::run_result train(const moe::options& o) { return moe::run_training<pl::host_backend, float>(job(o)); }
+  moe::run_result train(const moe::options& o) {
+    return moe::run_on_host<pl::host_backend, float>(job(o)).value();
+  }
   moe::run_result predict(const moe::options& o) {
     return moe::run_dry_training<pl::host_backend, float>(job(o));
   }

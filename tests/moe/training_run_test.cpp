@@ -2,8 +2,8 @@
 //
 // A run as a whole, in process: what was trained is saved whatever the evaluation does, what moves the state
 // is reserved before the first step, skipped steps are told, and every peak says when it was.
+#include "host_ranks.hpp"
 #include "scratch_folder.hpp"
-#include "training_run.hpp"
 
 #include <plateau/host/backend.hpp>
 
@@ -73,7 +73,7 @@ struct workplace {
     job.text = &text;
     job.initial = initial;
     job.out = &out;
-    return moe::run_training<Backend, float>(job);
+    return moe::run_on_host<Backend, float>(job).value();
   }
 };
 
