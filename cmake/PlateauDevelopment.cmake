@@ -27,4 +27,5 @@ if(PLATEAU_WERROR)
   list(APPEND plateau_warning_flags -Werror)
 endif()
 add_library(plateau_warnings INTERFACE)
-target_compile_options(plateau_warnings INTERFACE ${plateau_warning_flags})
+# Not for the .cu files of a target that has both: nvcc knows other flags.
+target_compile_options(plateau_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${plateau_warning_flags}>")

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// moe_train: trains a small mixture-of-experts transformer on any text, with ranks that are threads, and
-// shows where its memory peaks lie.
+// moe_train: trains a small mixture-of-experts transformer on any text, on CPU threads or on GPUs,
+// and shows where its memory peaks lie.
 #include "command_line.hpp"
+#include "cuda_runs.hpp"
 #include "dry_report.hpp"
 #include "dry_training.hpp"
 #include "hardware_file.hpp"
@@ -39,6 +40,10 @@ void keep_freed_memory() {
 
 std::optional<moe::run_result> train(const moe::training_job& job) {
   const bool bf16 = job.config.dtype == moe::compute_type::bf16;
+#if defined(MOE_HAS_CUDA)
+  if (job.config.backend == moe::backend_choice::cuda)
+    return bf16 ? moe::train_cuda_bf16(job) : moe::train_cuda_fp32(job);
+#endif
 #if defined(MOE_HAS_BLAS)
   if (job.config.gemm == moe::gemm_choice::blas) {
     openblas_set_num_threads(1); // each rank has its own thread already
@@ -50,6 +55,8 @@ std::optional<moe::run_result> train(const moe::training_job& job) {
 
 moe::run_result predict(const moe::training_job& job) {
   const bool bf16 = job.config.dtype == moe::compute_type::bf16;
+  if (job.config.backend == moe::backend_choice::cuda)
+    return bf16 ? moe::dry_run_cuda_bf16(job) : moe::dry_run_cuda_fp32(job);
 #if defined(MOE_HAS_BLAS)
   if (job.config.gemm == moe::gemm_choice::blas)
     return bf16 ? moe::dry_run_blas_bf16(job) : moe::dry_run_blas_fp32(job);
@@ -90,6 +97,9 @@ int run(const moe::options& o) {
   const bool json_on_output = o.json == "-";
   std::ostream& out = json_on_output ? std::cerr : std::cout;
   if (o.dry_run) return run_dry(o, out);
+#if defined(MOE_HAS_CUDA)
+  if (o.backend == moe::backend_choice::cuda) moe::check_cuda();
+#endif
   const moe::corpus text =
       o.data.empty() ? moe::default_corpus(o.vocabulary) : moe::load_corpus(o.data, o.vocabulary);
   moe::training_job job;

@@ -155,6 +155,12 @@ inline nlohmann::ordered_json result_json(const run_result& result) {
               {"peaks", std::move(peaks)},
               {"peak_bytes_total", totals_json(result.totals)},
               {"evaluation_peak_bytes_total", totals_json(result.evaluation)}};
+  if (result.gpus)
+    all["gpus"] = {{"name", result.gpus->name},
+                   {"count", result.gpus->count},
+                   {"bytes", result.gpus->bytes},
+                   {"driver", result.gpus->driver},
+                   {"runtime", result.gpus->runtime}};
   if (result.prediction) all["dry_run"] = prediction_json(result);
   return all;
 }
