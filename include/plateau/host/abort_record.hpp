@@ -26,8 +26,9 @@ struct wait_site {
   wait_site(int waiting_rank, const char* in_operation, std::uint64_t at_sequence)
       : rank(waiting_rank), operation(in_operation), sequence(at_sequence) {}
   virtual bool awaits(int other_rank) const = 0;
-  // Where waiting is polling: what this wait can do for its own progress. Without the mutex.
-  virtual void poll() {}
+  // Where waiting is polling: what this wait can do for its own progress. Without the mutex. True: bytes are
+  // moving, so that it will soon be worth while again.
+  virtual bool poll() { return false; }
 
   int rank;
   const char* operation;
@@ -180,6 +181,8 @@ class abort_record {
   virtual void wait_ended(const wait_site&) {}
   clock::duration deadline() const { return deadline_; }
   clock::time_point progressed() const { return progressed_; }
+  // The waits that are listed; those of other processes too, where they are, which have no `wake`.
+  const std::vector<wait_site*>& sites() const { return sites_; }
   void wake_all() {
     for (const wait_site* s : sites_)
       if (s->wake != nullptr) s->wake->notify_all();
