@@ -7,6 +7,7 @@
 
 #include "model.hpp"
 #include "reference/transformer.hpp"
+#include "support/device_values.hpp"
 #include "support/rank_fixtures.hpp"
 
 #include <plateau/collectives.hpp>
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace test {
@@ -64,10 +66,10 @@ inline moe::model_config config_of(const reference::transformer_config& from) {
   return c;
 }
 
-inline double largest_magnitude(pl::view<float> v) {
+inline double largest_magnitude(const std::vector<float>& values) {
   double largest = 0;
-  for (moe::index_t i = 0; i < v.n; ++i) {
-    const double magnitude = std::fabs(static_cast<double>(v[i]));
+  for (const float each : values) {
+    const double magnitude = std::fabs(static_cast<double>(each));
     if (!(magnitude <= largest)) largest = magnitude; // a NaN stays
   }
   return largest;
@@ -108,8 +110,9 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
       const auto to = model.weights().of(g, p);
       if constexpr (Ranks::has_data) {
         const reference::vec& from = weights.at(p.name).data;
-        for (index_t i = 0; i < to.n; ++i)
-          to[i] = pl::narrow<T>(static_cast<float>(from[static_cast<std::size_t>(i)]));
+        support::to_device(backend, stream, to, [&](index_t i) {
+          return pl::narrow<T>(static_cast<float>(from[static_cast<std::size_t>(i)]));
+        });
       } else {
         backend.launch(stream, pl::elements{to.n}, pl::fill<T>{}, pl::out(to));
       }
@@ -140,8 +143,11 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
     account.group = group.counters() - group_before;
     account.routed = model.routed();
     if constexpr (Ranks::has_data) {
-      account.shared_gradient = largest_magnitude(model.gradients().shared());
-      account.expert_gradient = largest_magnitude(model.gradients().expert());
+      const auto largest_of = [&](pl::view<float> v) {
+        return largest_magnitude(support::from_device(backend, stream, v));
+      };
+      account.shared_gradient = largest_of(model.gradients().shared());
+      account.expert_gradient = largest_of(model.gradients().expert());
     }
     account.dispatch = backend.device().meter().peak(pl::tag::dispatch);
     pl::all_reduce(backend, world, stream, pl::inout(model.gradients().shared()), scratch.all());
@@ -149,14 +155,17 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
     backend.wait(backend.record(stream));
 
     if constexpr (Ranks::has_data) {
-      const std::lock_guard lock(mutex);
-      if (world.rank() == 0) result.loss += model.loss_sums()[1];
+      const std::vector<double> losses = support::from_device(backend, stream, model.loss_sums());
+      reference::tensors gradients;
       if (world.rank() < expert_parallel)
         each([&](const moe::parameter_group& g, const moe::parameter& p) {
-          const auto from = model.gradients().of(g, p);
-          result.gradients[p.name] = {p.shape(), reference::vec(from.p, from.p + from.n)};
+          const auto values = support::from_device(backend, stream, model.gradients().of(g, p));
+          gradients[p.name] = {p.shape(), reference::vec(values.begin(), values.end())};
         });
-      account.loss_sum = model.loss_sums()[0];
+      const std::lock_guard lock(mutex);
+      if (world.rank() == 0) result.loss += losses[1];
+      for (auto& [name, tensor] : gradients) result.gradients[name] = std::move(tensor);
+      account.loss_sum = losses[0];
     }
   });
   // In rank order, so that two runs give the same bits.

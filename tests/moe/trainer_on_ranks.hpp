@@ -4,6 +4,7 @@
 #pragma once
 
 #include "state_file.hpp"
+#include "support/device_values.hpp"
 #include "support/rank_fixtures.hpp"
 #include "trainer.hpp"
 
@@ -91,13 +92,14 @@ template <class Backend = pl::host_backend> class backends {
 };
 
 // Makes a trainer on every rank and runs body(trainer) there; how each rank ended.
-template <class T, class Backend, class F>
+template <class T, class Communicator = pl::thread_communicator, class Backend, class F>
 std::vector<std::optional<pl::failure>> outcomes_of(const training_case& c, backends<Backend>& on, F body,
-                                                    pl::thread_options options = {}) {
-  return pl::run_ranks_collecting(
+                                                    typename Communicator::options options = {}) {
+  return pl::run_ranks_collecting<Communicator>(
       c.grid.ranks,
-      [&](pl::thread_communicator& world) {
-        trainer_of<T, Backend> train(on[world.rank()], world, c.config, c.grid, c.settings, c.forced);
+      [&](Communicator& world) {
+        trainer_of<T, Backend, Communicator> train(on[world.rank()], world, c.config, c.grid, c.settings,
+                                                   c.forced);
         train.initialise(c.seed);
         body(train);
       },
@@ -118,14 +120,14 @@ void train_on_ranks(const training_case& c, F body, const Ranks& on = {}) {
 // Masters and moments of a rank, by their names in a saved state.
 using state_values = std::map<std::string, std::vector<float>>;
 template <class Trainer> state_values state_of(Trainer& train) {
-  train.backend().wait(train.backend().record(train.stream()));
   state_values out;
   for (const moe::parameter_group* group : {&train.model().layout().shared, &train.model().layout().expert})
     for (const moe::parameter& p : group->all())
       for (int which = 0; which < 3; ++which) {
         const auto from =
             which == 0 ? train.optimizer().master(*group, p) : train.optimizer().moment(*group, p, which);
-        out[moe::state_prefixes[static_cast<std::size_t>(which)] + p.name].assign(from.p, from.p + from.n);
+        out[moe::state_prefixes[static_cast<std::size_t>(which)] + p.name] =
+            support::from_device(train.backend(), train.stream(), from);
       }
   return out;
 }
@@ -159,11 +161,12 @@ inline std::size_t optimizer_bytes(const moe::model_config& c, const moe::rank_g
 }
 
 // One step, and what each tag held at most on each rank, against formulas.
-template <class T> void check_memory(const training_case& c) {
+template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
+void check_memory(const training_case& c) {
   const moe::corpus text = random_text(c.config.vocabulary, 500, 1);
   const moe::token_sampler sampler(text, c.settings.context, 1);
-  backends<pl::host_backend> on(c.grid.ranks);
-  const auto ends = outcomes_of<T>(c, on, [&](auto& train) { train.run_step(sampler, 0); });
+  backends<Backend> on(c.grid.ranks);
+  const auto ends = outcomes_of<T, Communicator>(c, on, [&](auto& train) { train.run_step(sampler, 0); });
   constexpr bool fp32 = sizeof(T) == sizeof(float);
   const moe::batch_limits limits = c.settings.limits(c.grid.ranks);
   const auto parameters =
@@ -184,8 +187,7 @@ template <class T> void check_memory(const training_case& c) {
     const auto logits =
         static_cast<std::size_t>(sequences * c.settings.context * c.config.vocabulary) * (fp32 ? 4 : 6);
     const auto reserved =
-        moe::dense_loss<pl::host_backend, pl::thread_communicator, T>::working_set(c.config, c.grid, limits)
-            .device_bytes();
+        moe::dense_loss<Backend, Communicator, T>::working_set(c.config, c.grid, limits).device_bytes();
     CHECK(peak(pl::tag::vocabulary) == reserved + logits);
     CHECK(meter.peak(pl::tag::vocabulary).phase == std::string("loss"));
     // The parts of a peak are what it is made of.

@@ -247,19 +247,21 @@ TEST_CASE(
     test::train_on_ranks<float>(c, [&](auto& train) {
       const auto rank = static_cast<std::size_t>(train.world().rank());
       for (int step = 0; step < 2; ++step) train.run_step(sampler, step);
-      float* spoiled = nullptr;
+      plateau::view<float> spoiled; // one element, or none
       for (const moe::parameter_group* group :
            {&train.model().layout().shared, &train.model().layout().expert})
         for (const moe::parameter& p : group->all())
           if (p.name == where.name && (where.rank < 0 || where.rank == static_cast<int>(rank)))
-            spoiled = train.optimizer().master(*group, p).p + 5;
-      train.backend().wait(train.backend().record(train.stream()));
-      const float good = spoiled != nullptr ? *spoiled : 0;
-      if (spoiled != nullptr) *spoiled = std::numeric_limits<float>::infinity();
+            spoiled = train.optimizer().master(*group, p).sub(5, 1);
+      const auto good = support::from_device(train.backend(), train.stream(), spoiled);
+      const auto put = [&](auto value_of) {
+        support::to_device(train.backend(), train.stream(), spoiled, value_of);
+      };
+      put([](index_t) { return std::numeric_limits<float>::infinity(); });
       const auto before = test::state_of(train);
       if (std::isfinite(train.run_step(sampler, 2).gradient_norm)) complaints[rank] += "finite norm; ";
       if (!test::same_bits(before, test::state_of(train))) complaints[rank] += "state changed; ";
-      if (spoiled != nullptr) *spoiled = good;
+      put([&](index_t) { return good.front(); });
       const moe::step_outcome again = train.run_step(sampler, 2);
       if (again.loss != losses[rank]) complaints[rank] += "another loss afterwards; ";
       if (!test::same_bits(clean[rank], test::state_of(train)))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One rank program, several kinds of ranks: threads with a host backend of any kind, ranks that take turns in
-// an order drawn from a seed, and ranks without data. Each calls f(communicator, backend) on every rank.
+// One rank program, several kinds of ranks: threads with a backend of any kind, ranks that take turns in an
+// order drawn from a seed, and ranks without data. Each calls f(communicator, backend) on every rank.
 #pragma once
 
 #include <plateau/dry_run/backend.hpp>
@@ -17,16 +17,16 @@ namespace support {
 
 namespace pl = plateau;
 
-template <class Backend = pl::host_backend> struct on_threads {
+template <class Backend = pl::host_backend, class Communicator = pl::thread_communicator> struct on_threads {
   using backend = Backend;
-  using communicator = pl::thread_communicator;
+  using communicator = Communicator;
   static constexpr bool has_data = true;
 
-  pl::thread_options options{};
+  typename Communicator::options options{};
 
   // Throws collective_error with the first cause when a rank fails.
   template <class F> void run(int ranks, F f) const {
-    pl::run_ranks(
+    pl::run_ranks<communicator>(
         ranks,
         [&](communicator& world) {
           const std::string owner = "rank " + std::to_string(world.rank());

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Values to and from device memory in the one way that every backend has: a copy, and pinned memory that the
+// host fills or reads.
+#pragma once
+
+#include <plateau/access.hpp>
+#include <plateau/resource.hpp>
+#include <plateau/view.hpp>
+
+#include <type_traits>
+#include <vector>
+
+namespace support {
+
+// Element i becomes value_of(i). Waits for the stream.
+template <class Backend, class T, class ValueOf>
+void to_device(Backend& backend, typename Backend::stream& stream, plateau::view<T> to, ValueOf value_of) {
+  const plateau::pinned_buffer<T, Backend> staged(backend.pinned(), to.n, plateau::tag::other);
+  for (plateau::index_t i = 0; i < to.n; ++i) staged.data()[i] = value_of(i);
+  backend.copy(stream, plateau::in(staged.all()), plateau::out(to));
+  backend.wait(backend.record(stream));
+}
+
+// What is there when everything issued to the stream is done.
+template <class Backend, class T>
+std::vector<std::remove_const_t<T>> from_device(Backend& backend, typename Backend::stream& stream,
+                                                plateau::view<T> from) {
+  const plateau::pinned_buffer<std::remove_const_t<T>, Backend> staged(backend.pinned(), from.n,
+                                                                       plateau::tag::other);
+  backend.copy(stream, plateau::in(from), plateau::out(staged.all()));
+  backend.wait(backend.record(stream));
+  return {staged.data(), staged.data() + from.n};
+}
+
+} // namespace support
