@@ -40,8 +40,13 @@ if(NOT TARGET plateau::cuda)
     add_library(plateau::cuda INTERFACE IMPORTED GLOBAL)
     target_link_libraries(plateau::cuda INTERFACE plateau::plateau CUDA::cudart CUDA::cublas CUDA::cublasLt
                           ${plateau_cub_target})
-    # Before 3.25.2 CMake does not know that nvcc has C++20.
+    # Before 3.25.2 CMake does not know that nvcc has C++20, and would refuse the target of a project that sets
+    # CMAKE_CXX_STANDARD to 20, which holds for CUDA as well.
     if(CMAKE_VERSION VERSION_LESS 3.25.2)
+      if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+        set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+      endif()
       target_compile_options(plateau::cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
     else()
       target_compile_features(plateau::cuda INTERFACE cuda_std_20)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# What nvcc compiles: every public header under it, and tests/cuda/*.cu. Of those, <name>_contract.cu and
+# <name>_check.cu become programs with a doctest main and entries of ctest labelled `cuda`, which are skipped where
+# there is no GPU; every other file is compiled only. A test reads what ptxas said of each kernel and fails if one
+# spills registers to memory. The target plateau_cuda_tests builds all of it.
+
+add_custom_target(plateau_cuda_tests)
+
+# The host half of a .cu file is compiled with our warnings, except those that object to what nvcc makes of it: line
+# markers, and parentheses around every pointer to a member.
+set(plateau_cuda_host_warnings ${plateau_warning_flags} -Wno-parentheses)
+list(REMOVE_ITEM plateau_cuda_host_warnings -Wpedantic -Werror)
+list(JOIN plateau_cuda_host_warnings "," plateau_cuda_host_warnings)
+add_library(plateau_cuda_warnings INTERFACE)
+target_compile_options(plateau_cuda_warnings INTERFACE
+                       "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${plateau_cuda_host_warnings}>")
+if(PLATEAU_WERROR)
+  target_compile_options(plateau_cuda_warnings INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>")
+endif()
+
+set(plateau_cuda_recorded)
+
+# plateau_record_kernels(<target>): what ptxas says of the target's kernels goes beside its objects.
+function(plateau_record_kernels target)
+  set_target_properties(${target} PROPERTIES
+                        CUDA_COMPILER_LAUNCHER "sh;${PROJECT_SOURCE_DIR}/cmake/record_kernels.sh")
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=-v>")
+  set(plateau_cuda_recorded ${plateau_cuda_recorded} ${target} PARENT_SCOPE)
+endfunction()
+
+# --- every header -------------------------------------------------------------------------------------------------
+
+# Each alone is g++'s and clang++'s task (PlateauHeaderTests.cmake). nvcc adds the errors of its own language, and
+# they show in two translation units as well: all headers, and all from the last to the first. Linked together, a
+# function that lacks `inline` is a duplicate.
+plateau_header_selection(plateau_nvcc_headers ${plateau_missing_folders})
+set(plateau_nvcc_sources)
+foreach(order IN ITEMS forward backward)
+  set(PLATEAU_INCLUDES "")
+  foreach(header IN LISTS plateau_nvcc_headers)
+    string(APPEND PLATEAU_INCLUDES "#include <${header}>\n")
+  endforeach()
+  set(source "${plateau_header_tests_dir}/${order}.cu")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/header_test.cpp.in" "${source}" @ONLY)
+  list(APPEND plateau_nvcc_sources "${source}")
+  list(REVERSE plateau_nvcc_headers)
+endforeach()
+file(CONFIGURE OUTPUT "${plateau_header_tests_dir}/main.cpp" CONTENT "int main() {}\n")
+add_executable(plateau_cuda_headers ${plateau_nvcc_sources} "${plateau_header_tests_dir}/main.cpp")
+target_link_libraries(plateau_cuda_headers PRIVATE plateau_cuda_warnings ${plateau_present_components})
+# There is no kernel in them that another architecture would show.
+list(GET CMAKE_CUDA_ARCHITECTURES 0 plateau_first_architecture)
+set_target_properties(plateau_cuda_headers PROPERTIES CUDA_ARCHITECTURES "${plateau_first_architecture}")
+add_dependencies(plateau_cuda_tests plateau_cuda_headers)
+
+# --- tests/cuda -----------------------------------------------------------------------------------------------------
+
+file(GLOB plateau_cuda_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu")
+add_library(plateau_cuda_main STATIC cuda_main.cpp)
+target_link_libraries(plateau_cuda_main PUBLIC doctest::doctest PRIVATE plateau::cuda plateau_warnings)
+foreach(source IN LISTS plateau_cuda_sources)
+  cmake_path(GET source STEM name)
+  set(target "cuda_${name}")
+  if(name MATCHES "_(contract|check)$")
+    add_executable(${target} "${source}")
+    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/cuda")
+    target_link_libraries(${target} PRIVATE plateau_cuda_main)
+    add_test(NAME "cuda.${name}" COMMAND ${target})
+    set_tests_properties("cuda.${name}" PROPERTIES LABELS cuda TIMEOUT ${PLATEAU_TEST_TIMEOUT} SKIP_RETURN_CODE 77
+                         FAIL_REGULAR_EXPRESSION "test cases: +0 " RESOURCE_LOCK plateau_gpu)
+  else()
+    add_library(${target} OBJECT "${source}")
+  endif()
+  target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_SOURCE_DIR}")
+  target_link_libraries(${target} PRIVATE plateau_cuda_warnings ${plateau_present_components})
+  if(TARGET plateau_moe_test)
+    target_link_libraries(${target} PRIVATE plateau_moe_test)
+  endif()
+  # fmt 9 does not compile under nvcc in C++20 without it.
+  target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
+  plateau_record_kernels(${target})
+  add_dependencies(plateau_cuda_tests ${target})
+endforeach()
+
+# --- registers, spills and shared memory ----------------------------------------------------------------------------
+
+if(TARGET moe_train)
+  get_target_property(moe_train_sources moe_train SOURCES)
+  if(moe_train_sources MATCHES "\\.cu(;|$)")
+    target_link_libraries(moe_train PRIVATE plateau_cuda_warnings)
+    plateau_record_kernels(moe_train)
+    add_dependencies(plateau_cuda_tests moe_train)
+  endif()
+endif()
+
+# One test reads what was recorded beside these objects.
+set(plateau_cuda_objects "")
+foreach(target IN LISTS plateau_cuda_recorded)
+  string(APPEND plateau_cuda_objects "$<JOIN:$<TARGET_OBJECTS:${target}>,\n>\n")
+endforeach()
+file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/kernel_objects.txt" CONTENT "${plateau_cuda_objects}")
+add_test(NAME cuda.kernel_resources
+         COMMAND sh "${PROJECT_SOURCE_DIR}/cmake/kernel_resources.sh" "${PROJECT_BINARY_DIR}/kernel_objects.txt"
+                 "${PROJECT_BINARY_DIR}/kernel_resources.txt")
+set_tests_properties(cuda.kernel_resources PROPERTIES LABELS cuda TIMEOUT 60)
