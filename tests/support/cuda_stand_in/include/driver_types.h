@@ -71,8 +71,15 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMinor = 76,
 };
 
+// Bytes that no other device in the world has.
+struct CUuuid_st {
+  char bytes[16];
+};
+using cudaUUID_t = CUuuid_st;
+
 struct cudaDeviceProp {
   char name[256];
+  cudaUUID_t uuid;
   std::size_t totalGlobalMem;
   std::size_t sharedMemPerBlock;
   int regsPerBlock;

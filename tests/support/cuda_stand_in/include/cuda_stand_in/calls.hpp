@@ -16,6 +16,9 @@ namespace cuda_stand_in {
 
 inline constinit thread_local cudaError_t last_error = cudaSuccess;
 inline constinit thread_local int current_device = 0;
+// Where ranks are threads that play nodes with different drivers; 0: that of the settings. Only to be asked
+// for.
+inline constinit thread_local int driver_version_here = 0;
 
 inline cudaError_t keep(cudaError_t e) {
   if (e != cudaSuccess) last_error = e;

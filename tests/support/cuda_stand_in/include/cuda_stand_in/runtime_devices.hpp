@@ -21,7 +21,7 @@ inline cudaError_t cudaGetDeviceCount(int* count) {
 inline cudaError_t cudaDriverGetVersion(int* version) {
   using namespace cuda_stand_in;
   if (const int code = enter("cudaDriverGetVersion"); code != 0) return keep(static_cast<cudaError_t>(code));
-  *version = settings().driver_version;
+  *version = driver_version_here != 0 ? driver_version_here : settings().driver_version;
   return cudaSuccess;
 }
 inline cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -90,6 +90,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
     if (device < 0 || device >= settings().devices) return cudaErrorInvalidDevice;
     *prop = {};
     std::snprintf(prop->name, sizeof prop->name, "stand-in device %d", device);
+    prop->uuid.bytes[15] = static_cast<char>(device);
     prop->totalGlobalMem = settings().memory_bytes;
     prop->sharedMemPerBlock = 49152;
     prop->regsPerBlock = 65536;
