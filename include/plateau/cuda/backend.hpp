@@ -19,6 +19,7 @@
 #include <plateau/cuda/device.hpp>
 #include <plateau/cuda/event.hpp>
 #include <plateau/cuda/group_by_key.hpp>
+#include <plateau/cuda/grouped_gemm.hpp>
 #include <plateau/cuda/launch.hpp>
 #include <plateau/cuda/memory.hpp>
 #include <plateau/cuda/scan.hpp>
@@ -156,7 +157,8 @@ class cuda_backend {
                     scratch, s.place(), owner_);
     }
     for (const gemm_group<A, B, C, S>& g : groups)
-      gemm(s, op_a, op_b, alpha, in(g.a), in(g.b), beta, inout(g.c), scratch);
+      if (g.c.rows != 0 && g.c.cols != 0) count(cudart::shape_of(op_a, op_b, g), 1);
+    cudart::multiply_groups(blas_, s.stream.handle(), op_a, op_b, alpha, beta, groups, scratch, s.place());
   }
 
   // See host::group_by_key for what it computes; stable. ids (n), order (n), offsets (keys + 1).

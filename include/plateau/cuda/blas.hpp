@@ -36,6 +36,12 @@ inline void check(cublasStatus_t status, const char* call, const char* file = __
                       cublasGetStatusString(status) + source_line{file, line}.text());
 }
 
+// Where cuBLAS's workspace begins in the scratch of a product; behind it lies the table of a grouped one.
+inline unsigned char* workspace_in(scratch_view scratch) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(scratch.p);
+  return scratch.p + (rounded_up(begin, blas_alignment) - begin);
+}
+
 // cuBLAS for the device that is current when it is made.
 class blas_handle {
  public:
@@ -56,11 +62,9 @@ class blas_handle {
   // The handle, set to this stream and to a workspace inside the scratch. In this order: cublasSetStream
   // takes the workspace back to cuBLAS's own pool.
   cublasHandle_t on(cudaStream_t stream, scratch_view scratch, source_line at) const {
-    const auto begin = reinterpret_cast<std::uintptr_t>(scratch.p);
     check(cublasSetStream(handle_, stream), "cublasSetStream", at.file, at.line);
-    check(cublasSetWorkspace(handle_, reinterpret_cast<void*>(rounded_up(begin, blas_alignment)),
-                             blas_workspace_bytes),
-          "cublasSetWorkspace", at.file, at.line);
+    check(cublasSetWorkspace(handle_, workspace_in(scratch), blas_workspace_bytes), "cublasSetWorkspace",
+          at.file, at.line);
     return handle_;
   }
 

@@ -7,7 +7,7 @@
 
 #include <plateau/config.hpp>
 
-#include <limits>
+#include <type_traits>
 
 #if defined(__CUDACC__)
 #include <cub/block/block_reduce.cuh>
@@ -24,9 +24,8 @@ template <class T, int Threads>
 using block_reduce = cub::BlockReduce<T, Threads, cub::BLOCK_REDUCE_WARP_REDUCTIONS>;
 template <class T> using warp_reduce = cub::WarpReduce<T>;
 
-// Scans count their elements in 32 bits before CCCL 2.5.
-inline constexpr index_t most_scanned =
-    CUB_VERSION >= 200500 ? std::numeric_limits<index_t>::max() : index_t{std::numeric_limits<int>::max()};
+// What cub::DeviceScan counts its elements in: an int up to CCCL 2.6, and the caller's type from 2.7 on.
+using scan_count = std::conditional_t<(CUB_VERSION >= 200700), index_t, int>;
 
 } // namespace plateau::inline v0::cudart
 #endif

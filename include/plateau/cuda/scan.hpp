@@ -16,6 +16,7 @@
 
 #include <cuda_runtime.h>
 
+#include <limits>
 #include <string>
 
 #if defined(__CUDACC__)
@@ -46,15 +47,20 @@ template <class S>
 void exclusive_scan(cudaStream_t stream, view<const std::int64_t, S> values, view<std::int64_t, S> sums,
                     scratch_view scratch, source_line at) {
 #if defined(__CUDACC__)
-  if (values.n > most_scanned)
-    throw config_error("plateau: exclusive_scan of " + std::to_string(values.n) +
-                       " values: CCCL before 2.5 scans at most " + std::to_string(most_scanned) + at.text());
+  if constexpr (sizeof(scan_count) < sizeof(index_t)) {
+    constexpr index_t most = std::numeric_limits<scan_count>::max();
+    if (values.n > most)
+      throw config_error("plateau: exclusive_scan of " + std::to_string(values.n) +
+                         " values: the CCCL of this toolkit scans at most " + std::to_string(most) +
+                         at.text());
+  }
   if (values.n != 0) {
+    const auto count = static_cast<scan_count>(values.n);
     std::size_t wanted = 0, given = scan_bytes(values.n);
-    check(cub::DeviceScan::ExclusiveSum(nullptr, wanted, values.p, sums.p, values.n, stream),
+    check(cub::DeviceScan::ExclusiveSum(nullptr, wanted, values.p, sums.p, count, stream),
           "cub::DeviceScan::ExclusiveSum", at.file, at.line);
     check_wanted("exclusive_scan", wanted, given, at);
-    check(cub::DeviceScan::ExclusiveSum(scratch.p, given, values.p, sums.p, values.n, stream),
+    check(cub::DeviceScan::ExclusiveSum(scratch.p, given, values.p, sums.p, count, stream),
           "cub::DeviceScan::ExclusiveSum", at.file, at.line);
   }
 #endif

@@ -20,6 +20,10 @@ namespace cudart {
 inline constexpr std::size_t blas_workspace_bytes = std::size_t{32} << 20;
 // cuBLAS wants its workspace at a multiple of 256; scratch begins at a multiple of 16.
 inline constexpr std::size_t blas_alignment = 256;
+// A grouped product keeps the addresses of its operands on the device, those of so many groups at a time,
+// behind the workspace.
+inline constexpr int groups_at_once = 64;
+inline constexpr std::size_t blas_table_bytes = std::size_t{3 * groups_at_once} * sizeof(void*);
 
 constexpr std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -74,7 +78,7 @@ struct cuda_scratch {
   template <class A, class B, class C>
   static constexpr std::size_t gemm_scratch_bytes(transpose, transpose, index_t m, index_t n, index_t k) {
     if (m == 0 || n == 0 || k == 0) return 0;
-    return cudart::blas_workspace_bytes + cudart::blas_alignment;
+    return cudart::blas_alignment + cudart::blas_workspace_bytes + cudart::blas_table_bytes;
   }
   static constexpr std::size_t group_by_key_scratch_bytes(index_t n, index_t) {
     return cudart::group_by_key_parts(n).total;
