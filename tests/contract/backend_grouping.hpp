@@ -68,7 +68,8 @@ template <class Backend> void refusals_of_grouping(const subject<Backend>& under
   rig<Backend> r(under_test);
   auto ids = r.template device<std::int32_t>(7);
   auto order = r.template device<std::int64_t>(8);
-  auto scratch = r.template device<unsigned char>(4096);
+  const std::size_t needed = Backend::group_by_key_scratch_bytes(7, 2);
+  auto scratch = r.template device<unsigned char>(static_cast<index_t>(needed));
   int first = __LINE__;
   std::string text = refusal(
       [&] { r.b.group_by_key(r.s, in(ids.all()), out(order.first(6)), out(order.first(3)), scratch.all()); });
@@ -78,7 +79,7 @@ template <class Backend> void refusals_of_grouping(const subject<Backend>& under
     r.b.group_by_key(r.s, in(ids.all()), out(order.first(7)), out(view<std::int64_t>{}), scratch.all());
   });
   CHECK(has(text, "keys + 1"));
-  if (const std::size_t needed = Backend::group_by_key_scratch_bytes(7, 2); needed > 0) {
+  if (needed > 0) {
     text = refusal([&] {
       r.b.group_by_key(r.s, in(ids.all()), out(order.first(7)), out(order.first(3)),
                        scratch.first(static_cast<index_t>(needed) - 1));

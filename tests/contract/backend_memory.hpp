@@ -11,6 +11,7 @@
 #include <plateau/kernels.hpp>
 #include <plateau/meter.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -66,9 +67,15 @@ template <class Backend> void steady_state(const subject<Backend>& under_test) {
   auto offsets = r.template device<std::int64_t>(5), scanned = r.template device<std::int64_t>(6);
   auto h = r.template pinned<float>(columns);
   std::vector<float> into(static_cast<std::size_t>(columns));
-  auto scratch = r.template device<unsigned char>(1 << 20);
-  REQUIRE(scratch.bytes() >= Backend::template gemm_scratch_bytes<pl::bfloat16, float, float>(
-                                 transpose::no, transpose::yes, row_count, columns, columns));
+  const auto of_product = [&]<class A>(A, transpose op_b) {
+    return Backend::template gemm_scratch_bytes<A, A, float>(transpose::no, op_b, row_count, columns,
+                                                             columns);
+  };
+  auto scratch = r.template device<unsigned char>(static_cast<index_t>(std::max(
+      {of_product(0.0F, transpose::no), of_product(0.0F, transpose::yes),
+       of_product(pl::bfloat16(0.0F), transpose::yes), pl::column_sum_scratch_bytes(row_count, columns),
+       std::size_t{Backend::group_by_key_scratch_bytes(4, 4)},
+       std::size_t{Backend::exclusive_scan_scratch_bytes(5)}})));
   using group = pl::gemm_group<float, float, float>;
   const group groups[] = {
       {x.matrix(row_count, columns), w.matrix(columns, columns), y.matrix(row_count, columns)},
