@@ -32,11 +32,11 @@ struct exchange_lane {
 // One rank's part in one exchange, while its host thread is in it.
 class device_exchange : public host::exchange_call {
  public:
-  device_exchange(const host::exchange_call& call, exchange_lane& lane, on<stream> s, send_list sends,
-                  receive_list receives_from)
+  device_exchange(const host::exchange_call& call, exchange_lane& lane, on<stream> s, send_list to_send,
+                  receive_list to_receive)
       : exchange_call(call), lane_(lane), stream_(s.stream), at_(s.place()) {
-    lane_.lists.resize(host::exchange_list_bytes(sends.size(), receives_from.size()));
-    post_lists(*this, lane_.lists.data(), sends, receives_from);
+    lane_.lists.resize(host::exchange_list_bytes(to_send.size(), to_receive.size()));
+    post_lists(*this, lane_.lists.data(), to_send, to_receive);
   }
   device_exchange(const device_exchange&) = delete;
   device_exchange& operator=(const device_exchange&) = delete;
