@@ -40,19 +40,16 @@ if(NOT TARGET plateau::cuda)
     add_library(plateau::cuda INTERFACE IMPORTED GLOBAL)
     target_link_libraries(plateau::cuda INTERFACE plateau::plateau CUDA::cudart CUDA::cublas CUDA::cublasLt
                           ${plateau_cub_target})
-    # Before 3.25.2 CMake does not know that nvcc has C++20, and would refuse the target of a project that sets
-    # CMAKE_CXX_STANDARD to 20, which holds for CUDA as well.
-    if(CMAKE_VERSION VERSION_LESS 3.25.2)
-      if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
-        set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
-        set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
-      endif()
-      target_compile_options(plateau::cuda INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>)
-    else()
-      target_compile_features(plateau::cuda INTERFACE cuda_std_20)
-    endif()
-    if(NOT plateau_cub_target)
-      target_include_directories(plateau::cuda SYSTEM INTERFACE "${PLATEAU_CUB_INCLUDE_DIR}")
+    # C++20 where the target sets no standard: CUDA_STANDARD, or CXX_STANDARD, which CMake takes for CUDA as well. Not
+    # as a compile feature, which is an error in a project without the CUDA language.
+    string(CONCAT plateau_no_standard "$<NOT:$<BOOL:$<TARGET_PROPERTY:CUDA_STANDARD>>>,"
+                                      "$<NOT:$<BOOL:$<TARGET_PROPERTY:CXX_STANDARD>>>")
+    target_compile_options(plateau::cuda INTERFACE
+                           "$<$<AND:$<COMPILE_LANGUAGE:CUDA>,${plateau_no_standard}>:-std=c++20>")
+    # Before 3.25.2 CMake does not know that nvcc has C++20.
+    if(CMAKE_VERSION VERSION_LESS 3.25.2 AND NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     endif()
   endif()
   if(plateau_cuda_MISSING AND NOT plateau_FIND_QUIETLY)

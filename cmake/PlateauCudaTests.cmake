@@ -31,23 +31,12 @@ endfunction()
 
 # --- every header -------------------------------------------------------------------------------------------------
 
-# Each alone is g++'s and clang++'s task (PlateauHeaderTests.cmake). nvcc adds the errors of its own language, and
-# they show in two translation units as well: all headers, and all from the last to the first. Linked together, a
-# function that lacks `inline` is a duplicate.
-plateau_header_selection(plateau_nvcc_headers ${plateau_missing_folders})
-set(plateau_nvcc_sources)
-foreach(order IN ITEMS forward backward)
-  set(PLATEAU_INCLUDES "")
-  foreach(header IN LISTS plateau_nvcc_headers)
-    string(APPEND PLATEAU_INCLUDES "#include <${header}>\n")
-  endforeach()
-  set(source "${plateau_header_tests_dir}/${order}.cu")
-  configure_file("${PROJECT_SOURCE_DIR}/cmake/header_test.cpp.in" "${source}" @ONLY)
-  list(APPEND plateau_nvcc_sources "${source}")
-  list(REVERSE plateau_nvcc_headers)
-endforeach()
+# All in one order and in the other; each alone is the host compiler's task (PlateauHeaderTests.cmake). Linked together,
+# so that a function that lacks `inline` is a duplicate here too.
+plateau_all_headers(cu ${plateau_present_headers})
 file(CONFIGURE OUTPUT "${plateau_header_tests_dir}/main.cpp" CONTENT "int main() {}\n")
-add_executable(plateau_cuda_headers ${plateau_nvcc_sources} "${plateau_header_tests_dir}/main.cpp")
+add_executable(plateau_cuda_headers "${plateau_header_tests_dir}/forward.cu" "${plateau_header_tests_dir}/backward.cu"
+               "${plateau_header_tests_dir}/main.cpp")
 target_link_libraries(plateau_cuda_headers PRIVATE plateau_cuda_warnings ${plateau_present_components})
 # There is no kernel in them that another architecture would show.
 list(GET CMAKE_CUDA_ARCHITECTURES 0 plateau_first_architecture)

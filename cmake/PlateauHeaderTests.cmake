@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Every public header stands alone: it is compiled by itself, twice in one translation unit, under macros that
-# system headers are known to define. A second translation unit includes all headers at once; linking it with the
+# system headers are known to define. One more translation unit includes all headers at once; linking it with the
 # others makes a function that lacks `inline` a duplicate symbol. The link is a partial one (ld -r), so that it
 # reports duplicates and asks for no libraries.
 #
-# The headers go through the project's compiler and through clang++ where it is installed; what nvcc sees of them is
-# in PlateauCudaTests.cmake. A folder that needs a library of its own is left out where that library is missing.
+# Alone they go through the project's compiler. What another compiler would add are the errors and warnings of its
+# own, and these show in two translation units as well, of all headers in one order and in the other: clang++ gets
+# them here where it is installed (the preset `clang` gives it each header alone), nvcc in PlateauCudaTests.cmake.
+# A folder that needs a library of its own is left out where that library is missing.
 
 find_program(PLATEAU_CLANG NAMES clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18)
 mark_as_advanced(PLATEAU_CLANG)
@@ -27,21 +29,28 @@ function(plateau_header_selection variable)
   set(${variable} "${selected}" PARENT_SCOPE)
 endfunction()
 
-# plateau_header_sources(<variable> <extension> <headers ...>): one translation unit a header, and one for all.
-function(plateau_header_sources variable extension)
+# plateau_header_sources(<variable> <headers ...>): one translation unit a header, and one for all.
+function(plateau_header_sources variable)
   set(sources)
-  set(all_includes "")
   foreach(header IN LISTS ARGN)
     string(REGEX REPLACE "[/.]" "_" name "${header}")
     set(PLATEAU_INCLUDES "#include <${header}>")
-    set(source "${plateau_header_tests_dir}/${name}.${extension}")
+    set(source "${plateau_header_tests_dir}/${name}.cpp")
     configure_file("${PROJECT_SOURCE_DIR}/cmake/header_test.cpp.in" "${source}" @ONLY)
     list(APPEND sources "${source}")
-    string(APPEND all_includes "#include <${header}>\n")
   endforeach()
-  file(CONFIGURE OUTPUT "${plateau_header_tests_dir}/all_headers.${extension}" CONTENT "${all_includes}")
-  list(APPEND sources "${plateau_header_tests_dir}/all_headers.${extension}")
-  set(${variable} "${sources}" PARENT_SCOPE)
+  set(${variable} "${sources};${plateau_header_tests_dir}/forward.cpp" PARENT_SCOPE)
+endfunction()
+
+# Writes forward.<extension> and backward.<extension>: all headers, from the first and from the last.
+function(plateau_all_headers extension)
+  foreach(order IN ITEMS forward backward)
+    list(JOIN ARGN ">\n#include <" PLATEAU_INCLUDES)
+    set(PLATEAU_INCLUDES "#include <${PLATEAU_INCLUDES}>")
+    configure_file("${PROJECT_SOURCE_DIR}/cmake/header_test.cpp.in" "${plateau_header_tests_dir}/${order}.${extension}"
+                   @ONLY)
+    list(REVERSE ARGN)
+  endforeach()
 endfunction()
 
 # A ctest that finds its target up to date, or builds it and shows why it fails.
@@ -63,16 +72,11 @@ endforeach()
 
 # --- the project's compiler -----------------------------------------------------------------------------------
 
-plateau_header_selection(plateau_host_headers cuda nccl ${plateau_missing_folders})
-plateau_header_sources(plateau_host_header_sources cpp ${plateau_host_headers})
-add_library(plateau_header_objects OBJECT ${plateau_host_header_sources})
-target_link_libraries(plateau_header_objects PRIVATE plateau::plateau plateau_warnings)
-if(TARGET plateau::blas)
-  target_link_libraries(plateau_header_objects PRIVATE plateau::blas)
-endif()
-if(TARGET plateau::mpi)
-  target_link_libraries(plateau_header_objects PRIVATE plateau::mpi)
-endif()
+plateau_header_selection(plateau_present_headers ${plateau_missing_folders})
+plateau_all_headers(cpp ${plateau_present_headers})
+plateau_header_sources(plateau_header_test_sources ${plateau_present_headers})
+add_library(plateau_header_objects OBJECT ${plateau_header_test_sources})
+target_link_libraries(plateau_header_objects PRIVATE plateau_warnings ${plateau_present_components})
 add_custom_command(
   OUTPUT "${plateau_header_tests_dir}/linked_twice.o"
   COMMAND "${CMAKE_LINKER}" -r -o "${plateau_header_tests_dir}/linked_twice.o"
@@ -82,39 +86,36 @@ add_custom_command(
 add_custom_target(plateau_header_tests ALL DEPENDS "${plateau_header_tests_dir}/linked_twice.o")
 plateau_add_build_test(headers.host plateau_header_tests)
 
-# --- other compilers, called directly ---------------------------------------------------------------------------
-
-# plateau_foreign_objects(<variable> <name> <sources> <command ...>): one object a source.
-function(plateau_foreign_objects variable name sources)
-  set(objects)
-  foreach(source IN LISTS sources)
-    cmake_path(GET source STEM LAST_ONLY stem)
-    set(object "${plateau_header_tests_dir}/${name}/${stem}.o")
-    add_custom_command(
-      OUTPUT "${object}"
-      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${ARGN} -MD -MF "${object}.d" -c "${source}" -o "${object}"
-      DEPENDS "${source}" DEPFILE "${object}.d"
-      COMMENT "${name}: ${stem}" VERBATIM)
-    list(APPEND objects "${object}")
-  endforeach()
-  file(MAKE_DIRECTORY "${plateau_header_tests_dir}/${name}")
-  set(${variable} "${objects}" PARENT_SCOPE)
-endfunction()
-
-set(plateau_foreign_includes "-I${PROJECT_SOURCE_DIR}/include")
-if(PLATEAU_OPENBLAS_INCLUDE_DIR)
-  list(APPEND plateau_foreign_includes -isystem "${PLATEAU_OPENBLAS_INCLUDE_DIR}")
-endif()
-if(TARGET plateau::mpi)
-  list(APPEND plateau_foreign_includes -DOMPI_SKIP_MPICXX=1 -DMPICH_SKIP_MPICXX=1)
-  foreach(directory IN LISTS MPI_CXX_INCLUDE_DIRS)
-    list(APPEND plateau_foreign_includes -isystem "${directory}")
-  endforeach()
-endif()
+# --- clang++, called directly -------------------------------------------------------------------------------------
 
 if(PLATEAU_CLANG AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-  plateau_foreign_objects(plateau_clang_objects clang "${plateau_host_header_sources}"
-                          "${PLATEAU_CLANG}" -std=c++20 ${plateau_warning_flags} ${plateau_foreign_includes})
+  set(plateau_clang_command "${PLATEAU_CLANG}" -std=c++20 ${plateau_warning_flags} "-I${PROJECT_SOURCE_DIR}/include")
+  if(TARGET plateau::blas)
+    list(APPEND plateau_clang_command -isystem "${PLATEAU_OPENBLAS_INCLUDE_DIR}")
+  endif()
+  if(TARGET plateau::mpi)
+    list(APPEND plateau_clang_command -DOMPI_SKIP_MPICXX=1 -DMPICH_SKIP_MPICXX=1)
+    foreach(directory IN LISTS MPI_CXX_INCLUDE_DIRS)
+      list(APPEND plateau_clang_command -isystem "${directory}")
+    endforeach()
+  endif()
+  if(TARGET plateau::cuda)
+    list(APPEND plateau_clang_command -isystem "${CUDAToolkit_INCLUDE_DIRS}")
+  endif()
+  if(TARGET plateau::nccl)
+    list(APPEND plateau_clang_command -isystem "${NCCL_INCLUDE_DIR}")
+  endif()
+  file(MAKE_DIRECTORY "${plateau_header_tests_dir}/clang")
+  set(plateau_clang_objects)
+  foreach(order IN ITEMS forward backward)
+    set(source "${plateau_header_tests_dir}/${order}.cpp")
+    set(object "${plateau_header_tests_dir}/clang/${order}.o")
+    add_custom_command(
+      OUTPUT "${object}"
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${plateau_clang_command} -MD -MF "${object}.d" -c "${source}" -o "${object}"
+      DEPENDS "${source}" DEPFILE "${object}.d" COMMENT "clang: all headers, ${order}" VERBATIM)
+    list(APPEND plateau_clang_objects "${object}")
+  endforeach()
   add_custom_target(plateau_clang_header_tests ALL DEPENDS ${plateau_clang_objects})
   plateau_add_build_test(headers.clang plateau_clang_header_tests)
 elseif(NOT PLATEAU_CLANG)

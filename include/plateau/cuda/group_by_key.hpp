@@ -63,7 +63,7 @@ struct find_offsets {
 
 // See host::group_by_key for what it computes. The scratch is that of the model.
 template <class Order, class S>
-void group_by_key(cudaStream_t stream, view<const std::int32_t, S> ids, view<Order, S> order,
+void group_by_key(cudaStream_t stream, view<const std::int32_t, S> ids, [[maybe_unused]] view<Order, S> order,
                   view<std::int64_t, S> offsets, scratch_view scratch, source_line at) {
   const index_t keys = offsets.n - 1;
   const auto outside = static_cast<std::uint32_t>(std::min(keys, index_t{1} << 31)); // ids end below 2^31

@@ -45,7 +45,7 @@ struct append_total {
 // sums (n + 1) of values (n). The scratch is that of the model.
 template <class S>
 void exclusive_scan(cudaStream_t stream, view<const std::int64_t, S> values, view<std::int64_t, S> sums,
-                    scratch_view scratch, source_line at) {
+                    [[maybe_unused]] scratch_view scratch, source_line at) {
 #if defined(__CUDACC__)
   if constexpr (sizeof(scan_count) < sizeof(index_t)) {
     constexpr index_t most = std::numeric_limits<scan_count>::max();
