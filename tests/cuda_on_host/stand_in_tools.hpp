@@ -16,6 +16,15 @@ namespace stand_in {
 
 namespace cs = cuda_stand_in;
 
+// The thread sanitizer leaves no fault to others; both end a process their own way.
+#if defined(CUDA_STAND_IN_TSAN)
+inline constexpr bool catches_faults = false, ends_plainly = false;
+#elif defined(CUDA_STAND_IN_ASAN)
+inline constexpr bool catches_faults = true, ends_plainly = false;
+#else
+inline constexpr bool catches_faults = true, ends_plainly = true;
+#endif
+
 struct stream {
   cudaStream_t s = nullptr;
   stream() { REQUIRE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess); }

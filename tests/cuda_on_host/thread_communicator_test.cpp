@@ -40,18 +40,18 @@ void rounds(pl::cuda_thread_communicator& comm, int devices) {
 } // namespace
 
 TEST_CASE("cuda threads: where operations of streams come late") {
-  for (const std::uint64_t seed : {1, 2, 3}) {
+  for (const std::uint64_t seed : {1, 2}) {
     CAPTURE(seed);
     cuda_stand_in::options o;
     o.seed = seed;
-    o.delay_microseconds = 500;
+    o.delay_microseconds = 200;
     const stand_in::with_settings late(o);
     cuda_threads::one_stream();
     cuda_threads::two_streams();
     contract::exchange_all_to_all<fixture>();
-    contract::exchange_pieces<fixture>();
     contract::buffers_outlive_copies<fixture>();
   }
+  CHECK(stand_in::findings() == "");
 }
 
 TEST_CASE("cuda threads: ranks on two devices") {

@@ -183,7 +183,15 @@ inline ncclResult_t ncclGroupStart() {
 }
 inline ncclResult_t ncclGroupEnd() {
   using namespace cuda_stand_in::nccl;
-  return call("ncclGroupEnd", [] {
+  // Closes the group whatever happens; when it fails nothing of it is begun.
+  struct closing {
+    ~closing() {
+      if (failed && group.depth != 0 && --group.depth == 0) group = {};
+    }
+    bool failed = true;
+  } on_failure;
+  return call("ncclGroupEnd", [&] {
+    on_failure.failed = false;
     if (group.depth == 0) return ncclInvalidUsage;
     return --group.depth == 0 ? end_group() : ncclSuccess;
   });

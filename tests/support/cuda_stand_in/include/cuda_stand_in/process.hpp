@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -63,7 +64,7 @@ struct process {
     std::atomic<int> fail_with{0};
   };
   std::shared_mutex calls_mutex; // readers share it: a lock of one's own would order the callers
-  std::map<std::string_view, call_count> calls;
+  std::map<std::string, call_count, std::less<>> calls;
   call_count any_call;
 
   std::vector<void (*)()> at_exit; // what else looks for leaks
@@ -122,10 +123,8 @@ inline process::call_count& count_of(std::string_view name) {
     const auto found = here().calls.find(name);
     if (found != here().calls.end()) return found->second;
   }
-  // The names of the stand-in's functions are literals; a caller's text may not live as long.
-  const auto* copy = new std::string(name);
   std::unique_lock lock(here().calls_mutex);
-  return here().calls[*copy];
+  return here().calls[std::string(name)];
 }
 inline void fail_count(process::call_count& c, std::uint64_t n, int code) {
   c.fail_with.store(code, std::memory_order_relaxed);

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// nccl_communicator does what every communicator must do when a rank fails. Sizes that differ are named when
+// they are compared, which is an option; without it the deadline ends what hangs in NCCL.
+#include "nccl_fixture.hpp"
+
+namespace {
+using nccl_ranks::eight_devices;
+using fixture = nccl_ranks::over_threads;
+
+struct checking : fixture {
+  template <class F> static nccl_ranks::outcomes run(int ranks, F f, nccl_ranks::milliseconds deadline) {
+    return nccl_ranks::on_threads(
+        ranks,
+        [&](plateau::thread_communicator& threads) {
+          plateau::nccl_options with = options();
+          with.check_sizes = true;
+          plateau::nccl_communicator comm{threads, with};
+          f(comm);
+        },
+        deadline);
+  }
+};
+} // namespace
+
+TEST_CASE("P3: nccl: a rank throws between two operations, on the host or on a stream: all get its cause") {
+  const eight_devices settings;
+  contract::one_rank_throws<fixture>();
+}
+TEST_CASE("nccl: a rank returns early") {
+  const eight_devices settings;
+  contract::one_rank_returns_early<fixture>();
+}
+TEST_CASE("nccl: a rank sleeps past the deadline") {
+  const eight_devices settings;
+  contract::one_rank_sleeps<fixture>();
+}
+TEST_CASE("nccl: progress restarts deadlines") {
+  const eight_devices settings;
+  contract::progress_restarts_deadlines<fixture>();
+}
+TEST_CASE("nccl: sizes differ, and are compared") {
+  const eight_devices settings;
+  contract::sizes_differ<checking>();
+}
+TEST_CASE("nccl: exchanges whose sizes are compared") {
+  const eight_devices settings;
+  contract::exchange_all_to_all<checking>();
+  contract::exchange_pieces<checking>();
+  contract::exchange_nothing<checking>();
+  contract::exchanges_of_groups<checking>();
+}
+TEST_CASE("P2: nccl: ranks start collectives in different orders: both operations are named") {
+  const eight_devices settings;
+  contract::orders_differ<fixture>();
+  contract::orders_differ<checking>();
+  contract::circle_between_communicators<fixture>();
+}
+TEST_CASE("nccl: latched failures surface at close_step") {
+  const eight_devices settings;
+  contract::latched_failures_surface<fixture>();
+}
+TEST_CASE("nccl: what fails on a stream surfaces at close_step, though nobody waits for it") {
+  const eight_devices settings;
+  contract::stream_failures_surface<fixture>();
+}
+TEST_CASE("nccl: buffers outlive the copies of peers") {
+  const eight_devices settings;
+  contract::buffers_outlive_copies<fixture>();
+}
