@@ -28,15 +28,14 @@ inline constexpr std::size_t blas_table_bytes = std::size_t{3 * groups_at_once} 
 constexpr std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
 // cub::DeviceRadixSort::SortPairs of n 32-bit keys with values of up to 64 bits and 64-bit offsets. From
-// device/dispatch/dispatch_radix_sort.cuh, which is the same in CCCL 2.3 to 3.x for compute capability 6.0
+// device/dispatch/dispatch_radix_sort.cuh, which is the same in CCCL 2.3 to 3.0 for compute capability 6.0
 // and later ("onesweep"): temporary storage is the sum of
 //   bins      portions * passes * 256 * 8,  a portion being the largest multiple of a tile below 2^28 items
 //   lookback  tiles of the largest portion * 256 * 4
 //   keys      n * 4,  values n * 8          (the second buffers)
 //   counters  portions * passes * 4
-// each rounded up to 256, and 255 more. There are 4 passes of 8 bits over a 32-bit key at most. The smallest
-// tile of the tuning tables is 1,536 items; 1,024 leaves room. Portions are taken as 2^27 items for the same
-// reason.
+// each rounded up to 256, and 255 more. There are at most 4 passes, of 8 bits each. The smallest tile of the
+// tuning tables is 2,816 items; 1,024 leaves room, as do portions of 2^27.
 constexpr std::size_t radix_sort_bytes(index_t n) {
   if (n == 0) return 0;
   const auto items = static_cast<std::size_t>(n);
@@ -50,12 +49,12 @@ constexpr std::size_t radix_sort_bytes(index_t n) {
 
 // cub::DeviceScan::ExclusiveSum of n 64-bit integers. From device/dispatch/dispatch_scan.cuh and
 // agent/single_pass_scan_operators.cuh: a status and a value, 16 bytes, for each tile and for 32 before the
-// first one, rounded up to 256, and 255 more. The smallest tile of the tuning tables for 8 bytes is 896
-// items.
+// first one, rounded up to 256, and 255 more; in CCCL 3 this sum is rounded and enlarged so once again. The
+// smallest tile of the tuning tables for 8 bytes is 896 items; 512 leaves room.
 constexpr std::size_t scan_bytes(index_t n) {
   if (n == 0) return 0;
   const std::size_t tiles = static_cast<std::size_t>(n) / 512 + 1;
-  return rounded_up((tiles + 32) * 16, 256) + 255;
+  return rounded_up(rounded_up((tiles + 32) * 16, 256) + 255, 256) + 255;
 }
 
 // The parts of group_by_key's scratch, from its beginning: keys, sorted keys, positions, and the sort's own.
