@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The command line of moe_train: its flags, grouped as --help shows them, and how the program ends. Flags may
-// repeat; the last one counts, so that a script's defaults can be overruled by what is appended.
+// The command line of moe_train: its flags, grouped as --help shows them. Flags may repeat; the last one
+// counts, so that a script's defaults can be overruled by what is appended.
 #pragma once
 
 #include "atomic_file.hpp"
@@ -11,13 +11,10 @@
 #include "options.hpp"
 #include "parse_text.hpp"
 
-#include <plateau/error.hpp>
-
+#include <algorithm>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <optional>
-#include <ostream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -96,7 +93,23 @@ class flag_table {
 inline void add_flags(CLI::App& app, options& o) {
   flag_table flags{app};
   flags.group("Ranks");
-  flags.integer("--ranks", o.ranks, 1, 256, "ranks, each a thread with a device of its own");
+  flags.flag("--ranks", "N",
+             "ranks, each with a device of its own; with\n--communicator mpi as many as processes",
+             fmt::format("{}", o.ranks), [&o](const std::string& text) {
+               o.ranks = parse_integer("--ranks", text, 1, 256);
+               o.ranks_given = true;
+             });
+  flags.flag("--communicator", "auto|threads|mpi",
+             "ranks are threads, or processes started by\nmpirun; auto asks how the program was started",
+             std::string{name_of(o.communicator)}, [&o](const std::string& text) {
+               const auto found =
+                   std::find_if(all_communicators.begin(), all_communicators.end(),
+                                [&](communicator_choice each) { return text == name_of(each); });
+               if (found == all_communicators.end())
+                 throw input_error{
+                     fmt::format("--communicator: expected auto, threads or mpi, got '{}'", shown(text))};
+               o.communicator = *found;
+             });
   flags.integer("--expert-parallel", o.expert_parallel, 1, 256,
                 "ranks that share one set of experts;\nelse 2 where that divides ranks and experts, or 1");
   flags.choice("--backend", o.backend, backend_choice::host, backend_choice::cuda,
@@ -182,8 +195,8 @@ inline void add_flags(CLI::App& app, options& o) {
 
 } // namespace detail
 
-// `arguments` without the program's name. Throws input_error; nothing is written.
-inline std::variant<options, help_text> parse_command_line(const std::vector<std::string>& arguments) {
+// `arguments` without the program's name. Nothing is checked but each flag by itself. Throws input_error.
+inline std::variant<options, help_text> read_flags(const std::vector<std::string>& arguments) {
   options o;
   CLI::App app{"Trains a small mixture-of-experts transformer and shows where its memory peaks lie.",
                "moe_train"};
@@ -207,36 +220,26 @@ inline std::variant<options, help_text> parse_command_line(const std::vector<std
   } catch (const CLI::ParseError& error) {
     throw input_error{shown(error.what())};
   }
+  return o;
+}
+
+// Throws input_error unless the flags fit each other and, on the process that `writes`, what is to be written
+// can be.
+inline void complete(const options& o, bool writes = true) {
   check(o);
+  if (!writes) return;
   // A run that cannot save its results is lost; better to know before it starts.
   if (!o.save.empty()) check_writable(o.save);
   if (!o.json.empty() && o.json != "-") check_result_file(o.json);
   for (const std::string* path : {&o.trace, &o.svg, &o.record_routing})
     if (!path->empty()) check_result_file(*path);
-  return o;
 }
 
-// The frame of main: help and results end with 0, what the user can mend with 2, everything else with 1, and
-// each failure is one line on `err`. `run` takes the options and returns the status.
-template <class Run>
-int run_program(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err, Run run) {
-  try {
-    const auto parsed = parse_command_line(arguments);
-    if (const auto* help = std::get_if<help_text>(&parsed)) {
-      out << help->text;
-      return 0;
-    }
-    return run(std::get<options>(parsed));
-  } catch (const input_error& error) {
-    err << "moe_train: " << error.what() << '\n';
-    return 2;
-  } catch (const plateau::config_error& error) { // a shape that no rule of the flags has refused
-    err << "moe_train: " << error.what() << '\n';
-    return 2;
-  } catch (const std::exception& error) {
-    err << "moe_train: " << error.what() << '\n';
-    return 1;
-  }
+// Both. Nothing is written.
+inline std::variant<options, help_text> parse_command_line(const std::vector<std::string>& arguments) {
+  auto parsed = read_flags(arguments);
+  if (const options* o = std::get_if<options>(&parsed)) complete(*o);
+  return parsed;
 }
 
 } // namespace moe

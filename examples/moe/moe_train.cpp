@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// moe_train: trains a small mixture-of-experts transformer on any text, on CPU threads or on GPUs,
-// and shows where its memory peaks lie.
-#include "command_line.hpp"
+// moe_train: trains a small mixture-of-experts transformer on any text, on CPU threads or on GPUs, with ranks
+// that are threads or processes, and shows where its memory peaks lie.
 #include "cuda_runs.hpp"
 #include "dry_report.hpp"
 #include "dry_training.hpp"
 #include "hardware_file.hpp"
+#include "mpi_place.hpp"
+#include "mpi_start.hpp"
+#include "must_agree.hpp"
+#include "process_team.hpp"
+#include "program.hpp"
 #include "report.hpp"
 #include "result_json.hpp"
 #include "state_check.hpp"
@@ -92,39 +96,59 @@ int run_dry(const moe::options& o, std::ostream& out) {
   return result.prediction->found == 0 && result.prediction->trouble.empty() ? 0 : 1;
 }
 
-int run(const moe::options& o) {
+// What a run reads before it begins.
+struct input {
+  moe::corpus text;
+  std::optional<moe::safetensors_reader> initial;
+  std::int64_t first_step = 0;
+};
+
+void read(const moe::options& o, input& to) {
+#if defined(MOE_HAS_CUDA)
+  if (o.backend == moe::backend_choice::cuda) moe::check_cuda();
+#endif
+  to.text = o.data.empty() ? moe::default_corpus(o.vocabulary) : moe::load_corpus(o.data, o.vocabulary);
+  const moe::model_config model = moe::model_of(o, to.text.vocabulary);
+  moe::check(model, moe::grid_of(o));
+  if (const std::string& path = o.resume.empty() ? o.weights : o.resume; !path.empty()) {
+    to.initial.emplace(path);
+    if (!o.resume.empty()) to.first_step = moe::check_resumed(*to.initial, o, to.text);
+    moe::check_state(*to.initial, model, !o.resume.empty());
+  }
+  // Refuses a text that is too short before a word is said.
+  static_cast<void>(moe::token_sampler(to.text, o.context, o.seed));
+}
+
+int run(const moe::options& o, moe::process_team& team) {
   // With the results on standard output, what is for people goes to standard error.
   const bool json_on_output = o.json == "-";
   std::ostream& out = json_on_output ? std::cerr : std::cout;
   if (o.dry_run) return run_dry(o, out);
-#if defined(MOE_HAS_CUDA)
-  if (o.backend == moe::backend_choice::cuda) moe::check_cuda();
-#endif
-  const moe::corpus text =
-      o.data.empty() ? moe::default_corpus(o.vocabulary) : moe::load_corpus(o.data, o.vocabulary);
+  input from;
   moe::training_job job;
-  job.config = o;
-  job.text = &text;
-  job.out = &out;
-  job.terminal_width = moe::terminal_width(json_on_output ? 2 : 1);
-
-  const moe::model_config model = moe::model_of(o, text.vocabulary);
-  moe::check(model, moe::grid_of(o));
-  std::optional<moe::safetensors_reader> initial;
-  if (const std::string& path = o.resume.empty() ? o.weights : o.resume; !path.empty()) {
-    initial.emplace(path);
-    if (!o.resume.empty()) job.first_step = moe::check_resumed(*initial, o, text);
-    moe::check_state(*initial, model, !o.resume.empty());
-    job.initial = &*initial;
+  std::vector<moe::named_value> alike;
+  team.together([&] {
+    read(o, from);
+    job.config = o;
+    job.text = &from.text;
+    job.initial = from.initial ? &*from.initial : nullptr;
+    job.first_step = from.first_step;
+    job.out = &out;
+    job.terminal_width = moe::terminal_width(json_on_output ? 2 : 1);
+    job.processes = team.world();
+    if (team.size() > 1) alike = moe::must_agree(job);
+  });
+  team.agree_on(alike);
+  if (team.first()) {
+    if (!from.text.note.empty()) out << from.text.note << '\n';
+    out << moe::corpus_lines(moe::summary_of(from.text)) << std::endl;
   }
-  // Refuses a text that is too short before a word is said.
-  static_cast<void>(moe::token_sampler(text, o.context, o.seed));
-  if (!text.note.empty()) out << text.note << '\n';
-  out << moe::corpus_lines(moe::summary_of(text)) << std::endl;
-  moe::run_result result = *train(job);
-  out << moe::summary_line(result) << "\n\n" << moe::peak_table(result) << std::flush;
-  write_files(o, result);
-  if (!out) throw moe::output_error("standard output: writing what the run came to failed");
+  std::optional<moe::run_result> result = train(job);
+  team.on_first([&] {
+    out << moe::summary_line(*result) << "\n\n" << moe::peak_table(*result) << std::flush;
+    write_files(o, *result);
+    if (!out) throw moe::output_error("standard output: writing what the run came to failed");
+  });
   return 0;
 }
 
@@ -132,5 +156,6 @@ int run(const moe::options& o) {
 
 int main(int argc, char** argv) {
   keep_freed_memory();
-  return moe::run_program(std::vector<std::string>(argv + 1, argv + argc), std::cout, std::cerr, run);
+  return moe::run_program(std::vector<std::string>(argv + 1, argv + argc), std::cout, std::cerr, run,
+                          moe::mpi_place_here(), moe::mpi_joiner());
 }

@@ -32,10 +32,17 @@ inline constexpr bool has_cuda = true;
 inline constexpr bool has_cuda = false;
 #endif
 
+enum class communicator_choice { automatic, threads, mpi };
 enum class backend_choice { host, cuda };
 enum class compute_type { fp32, bf16 };
 enum class gemm_choice { builtin, blas };
 
+inline constexpr std::array<communicator_choice, 3> all_communicators{
+    communicator_choice::automatic, communicator_choice::threads, communicator_choice::mpi};
+constexpr std::string_view name_of(communicator_choice communicator) {
+  constexpr std::string_view names[] = {"auto", "threads", "mpi"};
+  return names[static_cast<std::size_t>(communicator)];
+}
 constexpr std::string_view name_of(backend_choice backend) {
   return backend == backend_choice::cuda ? "cuda" : "host";
 }
@@ -62,10 +69,12 @@ inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_
                                                           {"optimizer", &flatten_set::optimizer, false}}};
 
 struct options {
-  std::int64_t ranks = 4;                        // threads, each of them one rank
-  std::optional<std::int64_t> expert_parallel;   // ranks that share one set of experts
-  backend_choice backend = backend_choice::host; // what computes; ranks may share a GPU
-  std::int64_t deadline_seconds = 60;            // without progress of any rank, after which the run fails
+  std::int64_t ranks = 4;   // threads or processes, each of them one rank
+  bool ranks_given = false; // else as many as processes, where ranks are processes
+  communicator_choice communicator = communicator_choice::automatic; // what joins the ranks
+  std::optional<std::int64_t> expert_parallel;                       // ranks that share one set of experts
+  backend_choice backend = backend_choice::host;                     // what computes; ranks may share a GPU
+  std::int64_t deadline_seconds = 60; // without progress of any rank, after which the run fails
 
   std::int64_t layers = 2;
   std::int64_t hidden = 128;

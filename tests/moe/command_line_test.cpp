@@ -3,6 +3,7 @@
 // The command line in process: every flag, every rule, and the three ways to end.
 
 #include "command_line.hpp"
+#include "program.hpp"
 #include "scratch_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -28,7 +29,7 @@ struct ending {
 ending ending_of(
     const arguments& line, const std::function<int(const options&)>& run = [](const auto&) { return 0; }) {
   std::ostringstream out, err;
-  const int status = run_program(line, out, err, run);
+  const int status = run_program(line, out, err, [&](const options& o, process_team&) { return run(o); });
   return {status, out.str(), err.str()};
 }
 
