@@ -36,6 +36,10 @@ struct arrival {
 };
 
 struct inbox {
+  inbox() {
+    notes.reserve(16);
+    integers.reserve(16);
+  }
   // Guarded by the lock of the link.
   host::issue_log log;
   std::uint64_t exchanges_ended = 0;

@@ -19,7 +19,9 @@ class outbox {
  public:
   static constexpr int tag = 0; // all other tags carry the bytes of exchanges
 
-  explicit outbox(MPI_Comm comm) : comm_(comm) {}
+  explicit outbox(MPI_Comm comm) : comm_(comm) {
+    for (int i = 0; i < 16; ++i) spare_.push_back(blank());
+  }
   outbox(const outbox&) = delete;
   outbox& operator=(const outbox&) = delete;
   // What MPI may still read is not freed.
@@ -28,7 +30,7 @@ class outbox {
   }
 
   packet take() {
-    if (spare_.empty()) return {};
+    if (spare_.empty()) return blank();
     packet p = std::move(spare_.back());
     spare_.pop_back();
     return p;
@@ -61,6 +63,11 @@ class outbox {
   bool empty() const { return underway_.empty(); }
 
  private:
+  static packet blank() {
+    packet p;
+    p.reserve(1024); // enough for most
+    return p;
+  }
   struct letter {
     MPI_Request request;
     packet content; // its bytes stay where they are when it is moved
