@@ -112,14 +112,15 @@ class mirrored_memory {
   std::size_t size_ = 0;
 };
 
-// One backend for the whole program. It is never destroyed: the end of a program is no time to call a driver.
+// One backend for the whole program. CUDA has been initialised when it is complete, so it goes before CUDA
+// does.
 class device_runner {
   using backend_type = plateau::cuda_backend;
 
  public:
   static device_runner& instance() {
-    static auto* the_one = new device_runner;
-    return *the_one;
+    static device_runner the_one;
+    return the_one;
   }
 
   template <class Grid, class Kernel, class... Args> void run(Grid grid, Kernel kernel, const Args&... args) {

@@ -15,7 +15,7 @@
 #include <random>
 #include <string>
 
-using plateau::bfloat16, plateau::half, plateau::index_t;
+using plateau::bfloat16, plateau::index_t; // CUDA has a half of its own
 using namespace support;
 
 namespace {
@@ -46,7 +46,7 @@ TEST_CASE("the inverse of an order says where each route lies") {
   }
 }
 
-TEST_CASE_TEMPLATE("gathered rows are copies, bit for bit", T, float, bfloat16, half) {
+TEST_CASE_TEMPLATE("gathered rows are copies, bit for bit", T, float, bfloat16, plateau::half) {
   const index_t n = 4, hidden = 45, k = 3;
   std::vector<T> x(static_cast<std::size_t>(n * hidden));
   std::mt19937_64 engine(1); // every pattern of bits, NaNs among them

@@ -11,10 +11,10 @@
 
 #include <doctest/doctest.h>
 
-using plateau::bfloat16, plateau::half, plateau::index_t;
+using plateau::bfloat16, plateau::index_t; // CUDA has a half of its own
 using namespace support;
 
-TEST_CASE_TEMPLATE("RMSNorm and its backward agree with float64", T, float, bfloat16, half) {
+TEST_CASE_TEMPLATE("RMSNorm and its backward agree with float64", T, float, bfloat16, plateau::half) {
   for (const auto level : cpu_levels())
     for (const index_t hidden : {1, 2, 3, 31, 32, 33, 100, 257, 1024})
       for (const double scale : {1.0, 1e-3}) {

@@ -14,7 +14,7 @@
 #include <limits>
 #include <string>
 
-using plateau::bfloat16, plateau::half, plateau::index_t;
+using plateau::bfloat16, plateau::index_t; // CUDA has a half of its own
 using namespace support;
 
 namespace {
@@ -107,7 +107,7 @@ TEST_CASE("O1: the tail of a tensor is updated as its body is, for every length 
 }
 
 TEST_CASE_TEMPLATE("O7: one gradient that is not finite leaves the bits of state and parameter", T, bfloat16,
-                   half, float) {
+                   plateau::half, float) {
   for (const auto level : cpu_levels())
     for (const float bad : {infinity, -infinity, quiet_nan})
       for (const index_t n : {1, 33, 100}) {

@@ -12,10 +12,10 @@
 
 #include <string>
 
-using plateau::bfloat16, plateau::half, plateau::index_t;
+using plateau::bfloat16, plateau::index_t; // CUDA has a half of its own
 using namespace support;
 
-TEST_CASE_TEMPLATE("SwiGLU and its backward agree with float64", T, float, bfloat16, half) {
+TEST_CASE_TEMPLATE("SwiGLU and its backward agree with float64", T, float, bfloat16, plateau::half) {
   for (const auto level : cpu_levels())
     for (const index_t n : {0, 1, 2, 31, 32, 33, 100, 1000})
       for (const double scale : {0.01, 1.0, 10.0}) {

@@ -43,6 +43,14 @@ template <class Actual> deviation deviation_of(const std::vector<double>& expect
   return out;
 }
 
+// A GPU groups sums otherwise than the host, and what regroups a sum may be twice as far off
+// (docs/numerics.md). Where results are narrower than the sums, that is hidden by the last rounding.
+#if defined(__CUDACC__)
+inline constexpr double regrouped = 2;
+#else
+inline constexpr double regrouped = 1;
+#endif
+
 // `slack` multiplies what is allowed, for chains of roundings that the rule above does not describe.
 template <class T>
 void check_accurate(const std::vector<T>& actual, const std::vector<double>& expected, double slack = 1) {
@@ -54,6 +62,7 @@ void check_accurate(const std::vector<T>& actual, const std::vector<double>& exp
   });
   const double size = deviation_of(expected, [](std::size_t) { return 0.0; }).rms;
   const double unit = unit_in_last_place<T>(size);
+  if (std::is_same_v<T, float> && slack > 1) slack *= regrouped;
   CHECK(found.rms <= slack * (2 * best.rms + unit));
   CHECK(found.largest <= slack * (2 * best.largest + unit));
 }
