@@ -32,7 +32,7 @@ inline bool still_there(const place& where, std::size_t bytes) {
 }
 inline void copy_rectangle(char* to, std::size_t to_pitch, const char* from, std::size_t from_pitch,
                            std::size_t width, std::size_t height) {
-  for (std::size_t r = 0; r < height; ++r) std::memcpy(to + r * to_pitch, from + r * from_pitch, width);
+  for (std::size_t r = 0; r < height; ++r) std::memmove(to + r * to_pitch, from + r * from_pitch, width);
 }
 
 inline cudaError_t copy(void* dst, rectangle to, const void* src, rectangle from, cudaMemcpyKind kind,

@@ -31,6 +31,18 @@ inline holdings held() {
   return h;
 }
 
+// Gives back all that is still out, for a test in which giving back was made to fail.
+inline void give_everything_back() {
+  given_out().streams.take_all([](CUstream_st& s) { s.close(); });
+  wait_for_closed_streams();
+  given_out().events.take_all([](CUevent_st& e) { e.replace(nullptr); });
+  for (arena* a : {&memory().device, &memory().pinned})
+    for (const allocation& one : a->living()) {
+      allocation gone;
+      a->release(a->shown(one.address), gone);
+    }
+}
+
 inline void report_leaks() {
   if (held() == holdings{}) return;
   const auto plural = [](std::size_t n, const char* what) { return std::to_string(n) + " " + what; };

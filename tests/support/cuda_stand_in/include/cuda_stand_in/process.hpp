@@ -66,6 +66,8 @@ struct process {
   std::shared_mutex calls_mutex; // readers share it: a lock of one's own would order the callers
   std::map<std::string, call_count, std::less<>> calls;
   call_count any_call;
+  std::mutex failed_mutex;
+  std::string failed_call; // the newest that was made to fail
 
   std::vector<void (*)()> at_exit; // what else looks for leaks
 };
@@ -148,7 +150,16 @@ inline int enter(std::string_view name) {
     if (mine == c->fail_at.load(std::memory_order_relaxed))
       code = c->fail_with.load(std::memory_order_relaxed);
   }
+  if (code != 0) {
+    std::lock_guard lock(here().failed_mutex);
+    here().failed_call = name;
+  }
   return code;
+}
+// The name of the call that was the last to be made to fail; asking forgets it.
+inline std::string take_failed_call() {
+  std::lock_guard lock(here().failed_mutex);
+  return std::exchange(here().failed_call, {});
 }
 
 // A small generator: the same numbers everywhere.

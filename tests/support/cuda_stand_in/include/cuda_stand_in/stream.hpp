@@ -85,6 +85,11 @@ template <class T> class registry {
     std::shared_lock lock(mutex_);
     return living_.size();
   }
+  // Removes all, and calls f(object) for each.
+  template <class F> void take_all(F f) {
+    std::unique_lock lock(mutex_);
+    for (T* one : std::exchange(living_, {})) f(*one);
+  }
   // f(object) for all there ever were.
   template <class F> void each(F f) {
     std::shared_lock lock(mutex_);
