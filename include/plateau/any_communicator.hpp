@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 namespace plateau::inline v0 {
@@ -50,6 +51,10 @@ template <class Stream> class any_communicator {
   void abort(const failure& cause) { self_->abort(cause); }
   void abort(const std::string& cause) { abort(failure{failure::kind::other, cause}); }
   int origin_rank(int r) const { return self_->origin_rank(r); }
+  // The communicator inside, for what is not here; null where it is of another type.
+  template <class Communicator> Communicator* target() const {
+    return static_cast<Communicator*>(self_->target(typeid(Communicator)));
+  }
 
  private:
   struct interface_type {
@@ -65,6 +70,7 @@ template <class Stream> class any_communicator {
     virtual void latch(failure why) = 0;
     virtual void abort(const failure& cause) = 0;
     virtual int origin_rank(int r) const = 0;
+    virtual void* target(const std::type_info& type) const = 0;
   };
   template <class Communicator> struct borrower : interface_type {
     explicit borrower(Communicator* c) : comm(c) {}
@@ -94,6 +100,9 @@ template <class Stream> class any_communicator {
         return comm->origin_rank(r);
       else
         return r;
+    }
+    void* target(const std::type_info& type) const override {
+      return type == typeid(Communicator) ? comm : nullptr;
     }
     Communicator* comm;
   };

@@ -48,3 +48,12 @@ TEST_CASE("any communicator: one that it owns") {
   CHECK(none.size() == 0);
   CHECK(comm.counters().host_exchanges == 2);
 }
+TEST_CASE("any communicator: what is inside can be reached, by its type alone") {
+  auto group = plateau::thread_communicator::make_group(1);
+  const behind_any::any borrowed(&group.front());
+  CHECK(borrowed.target<plateau::thread_communicator>() == &group.front());
+  CHECK(borrowed.target<behind_any::any>() == nullptr);
+  behind_any::any owner(std::move(group.front()));
+  CHECK(owner.target<plateau::thread_communicator>() != nullptr);
+  CHECK(owner.target<plateau::thread_communicator>()->size() == 1);
+}
