@@ -169,8 +169,9 @@ TEST_CASE("mpi on 2 ranks: after the first exchanges nothing is allocated") {
     std::uint64_t before = 0;
     for (int i = 0; i < 60; ++i) {
       if (i == 20) before = counted_new::calls;
-      comm.exchange(s, {{a.data(), 8000, other}, {a.data() + 3000, 8000, other}, {a.data(), 80, comm.rank()}},
-                    {{b.data(), 8000, other}, {b.data() + 3000, 8000, other}, {b.data() + 2500, 80, comm.rank()}});
+      comm.exchange(
+          s, {{a.data(), 8000, other}, {a.data() + 3000, 8000, other}, {a.data(), 80, comm.rank()}},
+          {{b.data(), 8000, other}, {b.data() + 3000, 8000, other}, {b.data() + 2500, 80, comm.rank()}});
       backend.wait(backend.record(s));
       const std::int64_t mine[] = {i, comm.rank()};
       std::int64_t all[4];
@@ -184,27 +185,25 @@ TEST_CASE("mpi on 2 ranks: after the first exchanges nothing is allocated") {
 
 TEST_CASE("mpi on 3 ranks: after a group has failed a new one works") {
   for (int trial = 0; trial < 5; ++trial) {
-    const auto failed = mpi_rig::run(
-        3,
-        [&](auto& comm) {
-          if (comm.rank() == trial % 3) throw std::runtime_error("injected");
-          comm.close_step();
-        },
-        {});
+    const auto failed = mpi_rig::run(3,
+                                     [&](auto& comm) {
+                                       if (comm.rank() == trial % 3) throw std::runtime_error("injected");
+                                       comm.close_step();
+                                     },
+                                     {});
     for (const auto& o : failed) CHECK(o.has_value());
     all_succeed(3, [](auto& comm) { comm.close_step(); });
   }
 }
 
 TEST_CASE("mpi on 4 ranks: shapes and types that differ between processes are named by rank") {
-  const auto outcomes = mpi_rig::run(
-      4,
-      [](auto& comm) {
-        pl::digest given;
-        given.add(comm.rank() == 2 ? 64 : 128);
-        pl::vote(comm, given, nullptr, "linear cross-entropy");
-      },
-      {});
+  const auto outcomes = mpi_rig::run(4,
+                                     [](auto& comm) {
+                                       pl::digest given;
+                                       given.add(comm.rank() == 2 ? 64 : 128);
+                                       pl::vote(comm, given, nullptr, "linear cross-entropy");
+                                     },
+                                     {});
   for (const auto& o : outcomes) {
     REQUIRE(o.has_value());
     CHECK(o->failed_rank == 2);
@@ -256,8 +255,9 @@ TEST_CASE("mpi on 2 ranks: a rank that does not come in time: nobody waits for e
   options.grace = milliseconds(100);
   const int me = mpi_rig::process();
   if (me == 0) {
-    const std::string text =
-        text_of<pl::backend_error>([&] { pl::mpi_communicator{mpi_rig::first_processes(2), options}; });
+    const std::string text = text_of<pl::backend_error>([&] {
+      pl::mpi_communicator{mpi_rig::first_processes(2), options};
+    });
     CHECK(contains(text, "rank 0: not all ranks of the communicator came"));
     CHECK(contains(text, "within 300 ms"));
   } else {

@@ -99,7 +99,9 @@ TEST_CASE("mpi messages: adjacent memory is one message, up to the largest size"
 // order.
 TEST_CASE("mpi messages: a sender fits its pieces to the receiver's cuts") {
   std::mt19937 random(7);
-  const auto below = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); };
+  const auto below = [&](std::size_t n) {
+    return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
+  };
   for (int trial = 0; trial < 300; ++trial) {
     std::vector<std::size_t> sizes(1 + below(20));
     for (auto& s : sizes) s = 1 + below(50);
@@ -121,7 +123,8 @@ TEST_CASE("mpi messages: a sender fits its pieces to the receiver's cuts") {
     for (const auto& [at, bytes] : messages(to, 1 + below(100))) {
       std::size_t in_message = 0, last_end = ~std::size_t{0};
       reader.next(bytes, [&](unsigned char* p, std::size_t n) {
-        CHECK(static_cast<std::size_t>(p - memory) != last_end); // or it would be one stretch with that before
+        CHECK(static_cast<std::size_t>(p - memory) !=
+              last_end); // or it would be one stretch with that before
         for (std::size_t i = 0; i < n; ++i) received.push_back(static_cast<std::size_t>(p - memory) + i);
         in_message += n;
         last_end = static_cast<std::size_t>(p - memory) + n;

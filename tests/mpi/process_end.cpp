@@ -34,8 +34,8 @@ void work(plateau::mpi_communicator& comm, const std::string& way, bool meanwhil
   for (int step = 0; step <= last_step; ++step) {
     const bool ends = me == victim && step == last_step;
     if (ends && !meanwhile) end(way);
-    comm.exchange(stream, {{from.data(), bytes, (me + 1) % ranks}}, {{to.data(), bytes, (me + ranks - 1) % ranks}},
-                  "ring");
+    comm.exchange(stream, {{from.data(), bytes, (me + 1) % ranks}},
+                  {{to.data(), bytes, (me + ranks - 1) % ranks}}, "ring");
     if (ends) end(way);
     backend.wait(backend.record(stream));
     comm.close_step();
