@@ -31,6 +31,9 @@ inline registry<cublasContext>& blas_handles() {
   }();
   return *all;
 }
+inline void give_blas_handles_back() {
+  blas_handles().take_all([](cublasContext&) {});
+}
 // How many products took their workspace from the library's own pool.
 inline std::atomic<std::uint64_t>& products_in_own_pool() {
   static auto* const count = new std::atomic<std::uint64_t>{0};

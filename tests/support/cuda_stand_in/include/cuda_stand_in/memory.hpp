@@ -63,7 +63,7 @@ class arena {
     if (::mprotect(page, pages, PROT_READ | PROT_WRITE) != 0) return nullptr;
     char* p = page + (pages - whole);
     std::memset(page, border_byte, static_cast<std::size_t>(p - page));
-    std::memset(p, fresh_byte, bytes);
+    fill(p, bytes);
     std::memset(p + bytes, border_byte, whole - bytes);
     live_[at] = {p, bytes, device, ++made_};
     next_ = at + pages + page_bytes;
@@ -135,6 +135,12 @@ class arena {
       }
     }
     return nowhere;
+  }
+  // Of much memory only the two ends: the rest would have to be found by the machine first, and is 0.
+  static void fill(char* p, std::size_t bytes) {
+    constexpr std::size_t much = std::size_t{4} << 20, end = std::size_t{1} << 20;
+    std::memset(p, fresh_byte, bytes > much ? end : bytes);
+    if (bytes > much) std::memset(p + bytes - end, fresh_byte, end);
   }
   using map = std::map<std::size_t, allocation>;
   map::iterator at_or_before(const void* real) {
