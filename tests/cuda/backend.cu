@@ -2,6 +2,8 @@
 //
 // The CUDA backend under nvcc, compiled only: it models the concept, and every operation is instantiated for
 // every type and every pair of memory spaces that it takes.
+#include "cuda/team_kernels.hpp"
+
 #include <plateau/cuda.hpp>
 
 #include <plateau/checks.hpp>
@@ -12,7 +14,6 @@
 #include <plateau/workspace.hpp>
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <type_traits>
 
@@ -36,44 +37,6 @@ template class pl::drain<cuda_backend>;
 
 namespace {
 
-// Reduces every kind of value that a team may be asked for: small, large, and without a plain constructor.
-struct running {
-  float largest = std::numeric_limits<float>::lowest();
-  double sum = 0;
-  std::int64_t count = 0;
-};
-struct join_running {
-  PLATEAU_HD running operator()(const running& a, const running& b) const {
-    running joined;
-    joined.largest = a.largest < b.largest ? b.largest : a.largest;
-    joined.sum = a.sum + b.sum;
-    joined.count = a.count + b.count;
-    return joined;
-  }
-};
-template <int Threads> struct every_member {
-  static constexpr int team_threads = Threads;
-
-  template <class Team>
-  PLATEAU_HD void operator()(Team& team, index_t row, pl::tile<const float> x, pl::tile<float> y,
-                             pl::view<double> sums) const {
-    const float* from = x.row(row);
-    float* to = y.row(row);
-    const running all = team.reduce(x.cols, running{}, join_running{}, [=](index_t i) {
-      running one;
-      one.largest = from[i];
-      one.sum = from[i];
-      one.count = 1;
-      return one;
-    });
-    const float sum = team.reduce(x.cols, 0.0F, pl::plus{}, [=](index_t i) { return from[i]; });
-    team.for_each_sqrt(
-        x.cols, [=](index_t i) { return from[i] * from[i]; },
-        [=](index_t i, float root) { to[i] = root - sum; });
-    team.once([=] { sums[row] = all.sum + all.largest; });
-  }
-};
-
 template <class T, class C>
 void products(cuda_backend& b, cuda_backend::stream& s, pl::tile<T> x, pl::tile<C> y, pl::tile_batch<T> many,
               pl::tile_batch<C> results, pl::scratch_view scratch) {
@@ -92,7 +55,7 @@ void products(cuda_backend& b, cuda_backend::stream& s, pl::tile<T> x, pl::tile<
 void every_operation(cuda_backend& b, pl::device_buffer<float, cuda_backend>& x,
                      pl::pinned_buffer<float, cuda_backend>& h, pl::view<pl::bfloat16> low,
                      pl::view<pl::half> mid, pl::view<std::int32_t> ids, pl::view<std::int64_t> sums,
-                     pl::view<double> wide, pl::scratch_view scratch, cudaStream_t theirs) {
+                     pl::view<team_kernels::running> joined, pl::scratch_view scratch, cudaStream_t theirs) {
   auto s = b.make_stream("ours");
   auto adopted = b.make_stream(pl::cuda_stream_ref{theirs}, "theirs");
   const auto copies = [&](auto from, auto to) { b.copy(s, pl::in(from), pl::out(to)); };
@@ -102,14 +65,12 @@ void every_operation(cuda_backend& b, pl::device_buffer<float, cuda_backend>& x,
 
   b.launch(s, pl::elements{x.size()}, pl::fill<float>{1}, pl::out(x.all()));
   b.launch(s, pl::elements{x.size()}, pl::convert{}, pl::in(x.all()), pl::out(low));
-  b.launch(s, pl::rows{1}, every_member<32>{}, pl::in(x.matrix(1, 1)), pl::some(x.matrix(1, 1)),
-           pl::out(wide));
-  b.launch(s, pl::rows{1}, every_member<64>{}, pl::in(x.matrix(1, 1)), pl::some(x.matrix(1, 1)),
-           pl::out(wide));
-  b.launch(s, pl::rows{1}, every_member<256>{}, pl::in(x.matrix(1, 1)), pl::some(x.matrix(1, 1)),
-           pl::out(wide));
-  b.launch(s, pl::rows{1}, every_member<1024>{}, pl::in(x.matrix(1, 1)), pl::some(x.matrix(1, 1)),
-           pl::out(wide));
+  const auto with_team_of = [&]<int Threads>(std::integral_constant<int, Threads>) {
+    b.launch(s, pl::rows{1}, team_kernels::every_member<Threads>{}, pl::in(x.matrix(1, 1)),
+             pl::some(x.matrix(1, 1)), pl::out(x.all()), pl::out(joined));
+  };
+  with_team_of(std::integral_constant<int, 32>{}), with_team_of(std::integral_constant<int, 64>{});
+  with_team_of(std::integral_constant<int, 256>{}), with_team_of(std::integral_constant<int, 1024>{});
   pl::column_sum(b, s, pl::in(x.matrix(1, 1)), pl::inout(x.all()), scratch);
 
   const auto tile = x.matrix(1, 1);
