@@ -47,7 +47,7 @@ class world {
   }
   // origin[r]: rank r in the outermost communicator.
   world(std::shared_ptr<link> over, std::vector<int> origin, int rank, int context)
-      : link_(std::move(over)), record_(link_), origin_(std::move(origin)), rank_(rank), context_(context),
+      : link_(std::move(over)), record_(link_), origin_(std::move(origin)), context_(context),
         box_(open(*link_, context)), transfer_(*link_, box_, origin_, rank, context),
         integers_(*link_, box_, origin_, rank, context) {}
   world(const world&) = delete;
@@ -173,7 +173,7 @@ class world {
   std::shared_ptr<link> link_;
   std::shared_ptr<host::abort_record> record_; // the link
   std::vector<int> origin_;
-  int rank_, context_;
+  int context_;
   inbox& box_;
   std::condition_variable wake_;
   transfer transfer_;
