@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Other people's projects, in miniature: they take Plateau with add_subdirectory, with find_package from an install
-# tree, and with find_package from the build tree; the reference model is built the way somebody who copied its
-# folder would build it. Each is configured, built and run by ctest.
+# tree, and with find_package from the build tree, and have a program for each component that is here; the reference
+# model is built the way somebody who copied its folder would build it. The last, and Plateau's own tree, are also
+# built on a machine without any optional library, or what CMake takes for one. Each is configured, built and run by
+# ctest; what needs a GPU or nvcc is in the preset `cuda`, and there compiled and linked only.
 
 set(plateau_consumer_dir "${CMAKE_CURRENT_BINARY_DIR}/consumer")
 set(plateau_consumer_prefix "${plateau_consumer_dir}/prefix")
+set(plateau_consumer_source "${CMAKE_CURRENT_SOURCE_DIR}/consumer")
 set(plateau_consumer_cache "-DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}"
-    "-DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" "-DCMAKE_BUILD_TYPE=Release")
+    "-DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" "-DCMAKE_BUILD_TYPE=Debug"
+    "-DCMAKE_CXX_FLAGS_DEBUG=-O0")
+set(plateau_consumer_no_libraries -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON
+    -DPLATEAU_OPENBLAS_LIBRARY=OFF)
 
 # plateau_consumer_test(<name> <source folder> <target> <label> [cache entries ...]
 #                      [TEST_COMMAND command ...])
@@ -25,15 +31,32 @@ function(plateau_consumer_test name source target label)
   set_tests_properties(consumer.${name} PROPERTIES LABELS "${label}" TIMEOUT 900)
 endfunction()
 
-set(plateau_consumer_source "${CMAKE_CURRENT_SOURCE_DIR}/consumer")
-set(plateau_consumer_has_blas OFF)
-if(TARGET plateau::blas)
-  set(plateau_consumer_has_blas ON)
-endif()
+# A list that survives being one argument of a command.
+set(plateau_consumer_components)
+foreach(component IN ITEMS blas mpi cuda nccl)
+  if(TARGET plateau::${component})
+    list(APPEND plateau_consumer_components ${component})
+  endif()
+endforeach()
+list(JOIN plateau_consumer_components "," plateau_consumer_components)
 
-plateau_consumer_test(add_subdirectory "${plateau_consumer_source}" consumer consumer
-                      "-DPLATEAU_SOURCE_DIR=${PROJECT_SOURCE_DIR}"
-                      TEST_COMMAND "${plateau_consumer_dir}/add_subdirectory/consumer")
+# --- add_subdirectory, the install tree, the build tree ---------------------------------------------------------------
+
+# plateau_consumer(<name> [cache entries ...]): the project of tests/consumer, all its programs, and two of them run.
+function(plateau_consumer name)
+  plateau_consumer_test(${name} "${plateau_consumer_source}" all consumer ${ARGN}
+                        "-DCONSUMER_EXPECT=${plateau_consumer_components}"
+                        TEST_COMMAND "${plateau_consumer_dir}/${name}/consumer")
+  if(TARGET plateau::mpi AND MPIEXEC_EXECUTABLE)
+    add_test(NAME consumer.${name}_mpi
+             COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG} 2 "${plateau_consumer_dir}/${name}/consumer_mpi")
+    set_tests_properties(consumer.${name} PROPERTIES FIXTURES_SETUP plateau_consumer_${name})
+    set_tests_properties(consumer.${name}_mpi PROPERTIES LABELS consumer TIMEOUT 120 PROCESSORS 2
+                         ENVIRONMENT "${plateau_mpi_environment}" FIXTURES_REQUIRED plateau_consumer_${name})
+  endif()
+endfunction()
+
+plateau_consumer(add_subdirectory "-DPLATEAU_SOURCE_DIR=${PROJECT_SOURCE_DIR}")
 
 if(PLATEAU_INSTALL)
   add_test(NAME consumer.install
@@ -43,23 +66,38 @@ if(PLATEAU_INSTALL)
   set_tests_properties(consumer.clean PROPERTIES LABELS consumer FIXTURES_SETUP plateau_clean_prefix)
   set_tests_properties(consumer.install PROPERTIES LABELS consumer FIXTURES_REQUIRED plateau_clean_prefix
                        FIXTURES_SETUP plateau_install_tree)
-  plateau_consumer_test(install_tree "${plateau_consumer_source}" consumer consumer
-                        "-Dplateau_ROOT=${plateau_consumer_prefix}"
-                        "-DCONSUMER_EXPECT_BLAS=${plateau_consumer_has_blas}"
-                        TEST_COMMAND "${plateau_consumer_dir}/install_tree/consumer")
-  plateau_consumer_test(build_tree "${plateau_consumer_source}" consumer consumer
-                        "-Dplateau_DIR=${PROJECT_BINARY_DIR}"
-                        "-DCONSUMER_EXPECT_BLAS=${plateau_consumer_has_blas}"
-                        TEST_COMMAND "${plateau_consumer_dir}/build_tree/consumer")
+  plateau_consumer(install_tree "-Dplateau_ROOT=${plateau_consumer_prefix}")
+  plateau_consumer(build_tree "-Dplateau_DIR=${PROJECT_BINARY_DIR}")
   set_tests_properties(consumer.install_tree PROPERTIES FIXTURES_REQUIRED plateau_install_tree)
-  if(TARGET moe_train)
-    plateau_consumer_test(moe_alone "${PROJECT_SOURCE_DIR}/examples/moe" moe_train "consumer;slow"
-                          "-Dplateau_ROOT=${plateau_consumer_prefix}" -DCMAKE_BUILD_TYPE=Debug)
-    # Not as a --test-command: ctest would take --help for itself.
-    add_test(NAME consumer.moe_alone_help COMMAND "${plateau_consumer_dir}/moe_alone/moe_train" --help)
-    set_tests_properties(consumer.moe_alone PROPERTIES FIXTURES_REQUIRED plateau_install_tree
-                         FIXTURES_SETUP plateau_moe_alone)
-    set_tests_properties(consumer.moe_alone_help PROPERTIES LABELS "consumer;slow" TIMEOUT 60
-                         FIXTURES_REQUIRED plateau_moe_alone)
+endif()
+
+# --- without any optional library -------------------------------------------------------------------------------------
+
+plateau_consumer_test(no_libraries "${PROJECT_SOURCE_DIR}" unit_view_test "consumer;slow"
+                      -DPLATEAU_BUILD_BENCH=OFF -DPLATEAU_BUILD_EXAMPLES=OFF ${plateau_consumer_no_libraries}
+                      TEST_COMMAND "${plateau_consumer_dir}/no_libraries/tests/unit/unit_view_test")
+if(PLATEAU_INSTALL AND TARGET moe_train)
+  plateau_consumer_test(moe_alone "${PROJECT_SOURCE_DIR}/examples/moe" moe_train "consumer;slow"
+                        "-Dplateau_ROOT=${plateau_consumer_prefix}" ${plateau_consumer_no_libraries})
+  # Not as a --test-command: ctest would take --help for itself.
+  add_test(NAME consumer.moe_alone_help COMMAND "${plateau_consumer_dir}/moe_alone/moe_train" --help)
+  set_tests_properties(consumer.moe_alone PROPERTIES FIXTURES_REQUIRED plateau_install_tree
+                       FIXTURES_SETUP plateau_moe_alone)
+  set_tests_properties(consumer.moe_alone_help PROPERTIES LABELS "consumer;slow" TIMEOUT 60
+                       FIXTURES_REQUIRED plateau_moe_alone)
+endif()
+
+# --- with nvcc --------------------------------------------------------------------------------------------------------
+
+if(PLATEAU_CUDA AND TARGET plateau::cuda)
+  list(GET CMAKE_CUDA_ARCHITECTURES 0 plateau_first_architecture)
+  set(plateau_consumer_cuda -DCONSUMER_CUDA=ON "-DCMAKE_CUDA_COMPILER=${CMAKE_CUDA_COMPILER}"
+      "-DCMAKE_CUDA_ARCHITECTURES=${plateau_first_architecture}")
+  plateau_consumer_test(cuda_add_subdirectory "${plateau_consumer_source}" consumer_cuda "consumer;cuda"
+                        "-DPLATEAU_SOURCE_DIR=${PROJECT_SOURCE_DIR}" ${plateau_consumer_cuda})
+  if(PLATEAU_INSTALL)
+    plateau_consumer_test(cuda_install_tree "${plateau_consumer_source}" consumer_cuda "consumer;cuda"
+                          "-Dplateau_ROOT=${plateau_consumer_prefix}" ${plateau_consumer_cuda})
+    set_tests_properties(consumer.cuda_install_tree PROPERTIES FIXTURES_REQUIRED plateau_install_tree)
   endif()
 endif()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The main function of the tests that need a GPU. Where there is none the program says so and returns 77, which
-// ctest counts as skipped, never as passed; with PLATEAU_NEED_GPU in the environment that is a failure.
+// The main function of the tests that need a GPU. Where there is none the program says so and returns 77,
+// which ctest counts as skipped, never as passed; with PLATEAU_NEED_GPU in the environment that is a failure.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
