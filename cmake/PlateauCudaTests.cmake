@@ -2,8 +2,9 @@
 #
 # What nvcc compiles: every public header under it, and tests/cuda/*.cu. Of those, <name>_contract.cu and
 # <name>_check.cu become programs with a doctest main and entries of ctest labelled `cuda`, which are skipped where
-# there is no GPU; every other file is compiled only. A test reads what ptxas said of each kernel and fails if one
-# spills registers to memory. The target plateau_cuda_tests builds all of it.
+# there is no GPU; a .cpp file of the same name belongs to the program. Every other file is compiled only. A test
+# reads what ptxas said of each kernel and fails if one spills registers to memory. The target plateau_cuda_tests
+# builds all of it.
 
 add_custom_target(plateau_cuda_tests)
 
@@ -52,7 +53,8 @@ foreach(source IN LISTS plateau_cuda_sources)
   cmake_path(GET source STEM name)
   set(target "cuda_${name}")
   if(name MATCHES "_(contract|check)$")
-    add_executable(${target} "${source}")
+    file(GLOB beside CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/cuda/${name}.cpp")
+    add_executable(${target} "${source}" ${beside})
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/cuda")
     target_link_libraries(${target} PRIVATE plateau_cuda_main)
     add_test(NAME "cuda.${name}" COMMAND ${target})
