@@ -2,6 +2,7 @@
 //
 // The model and its training in bf16: against the float64 reference from the same rounded weights, on any
 // number of ranks, saved and resumed, and what its memory holds.
+#include "bf16_roundings.hpp"
 #include "model_cases.hpp"
 #include "scratch_folder.hpp"
 #include "trainer_on_ranks.hpp"
@@ -10,68 +11,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <random>
 #include <string>
 #include <vector>
 
 using moe::index_t;
 using pl_bf16 = plateau::bfloat16;
-using test::model_case;
-
-namespace {
-
-// One rounding to bf16 moves a value by at most 2^-9 of itself.
-constexpr double unit = 0x1p-9;
-
-// How far the exact gradients of a case move when every weight moves at random by up to one rounding: what
-// roundings of that size may do, tensor by tensor, wherever terms cancel.
-std::map<std::string, double> sensitivity(const model_case& c, const reference::tensors& gradients) {
-  constexpr int trials = 4;
-  std::mt19937_64 engine(1);
-  std::uniform_real_distribution<double> move(-unit, unit);
-  std::map<std::string, double> squares;
-  for (int trial = 0; trial < trials; ++trial) {
-    model_case moved = c;
-    for (auto& [name, tensor] : moved.weights)
-      for (double& value : tensor.data) value *= 1 + move(engine);
-    for (const auto& [name, tensor] : test::expect(moved).gradients)
-      for (std::size_t i = 0; i < tensor.data.size(); ++i) {
-        const double d = tensor.data[i] - gradients.at(name).data[i];
-        squares[name] += d * d / trials;
-      }
-  }
-  for (auto& [name, value] : squares) value = std::sqrt(value);
-  return squares;
-}
-
-// The model rounds at least as many tensors of activations in each layer as there are weights, forward, in
-// the recomputation and backward: its error is a few times what one move of the weights does (3.3 measured).
-// A gradient that is zero but for cancellation is held to a thousandth of a rounding of the whole.
-constexpr double allowed_moves = 6;
-
-double worst_moves(const test::step_result& actual, const model_case& c, const test::expectation& expected) {
-  const auto moves = sensitivity(c, expected.gradients);
-  const double floor = 1e-3 * unit * test::norm_of(expected.gradients);
-  double worst = 0;
-  for (const auto& [name, e] : expected.gradients) {
-    const reference::tensor& a = actual.gradients.at(name);
-    double squares = 0;
-    for (std::size_t i = 0; i < e.data.size(); ++i)
-      squares += (a.data[i] - e.data[i]) * (a.data[i] - e.data[i]);
-    const double ratio = std::sqrt(squares) / std::max(moves.at(name), floor);
-    if (!(ratio <= worst)) worst = ratio;
-  }
-  return worst;
-}
-
-reference::transformer_config config_of_seed(std::uint64_t seed, index_t layers) {
-  auto config = test::random_config(seed, layers);
-  config.hidden = config.heads * 6;
-  return config;
-}
-
-} // namespace
+using test::allowed_moves, test::bf16_config, test::bf16_unit, test::model_case, test::worst_moves;
 
 // A route that is nearly undecided may fall the other way in bf16, and then everything behind it differs: so
 // all experts are chosen, or weights are taken under which every choice is clear.
@@ -81,7 +26,7 @@ TEST_CASE("bf16: loss and gradients are those of the reference but for roundings
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     CAPTURE(seed);
     const index_t layers = seed % 3 == 0 ? 3 : 1;
-    auto config = config_of_seed(seed, layers);
+    auto config = bf16_config(seed, layers);
     if (seed % 2 == 0) config.experts = config.top_k = 1 + static_cast<index_t>(seed / 2 % 3);
     const auto c = model_case::make<pl_bf16>(config, 100 * seed, 1, 12);
     const auto expected = test::expect(c);
@@ -90,7 +35,7 @@ TEST_CASE("bf16: loss and gradients are those of the reference but for roundings
     for (const int ranks : {1, 2}) {
       const auto actual =
           test::run_model<pl_bf16>({ranks, 1, 1, nullptr, true}, config, c.weights, c.tokens());
-      CHECK(std::fabs(actual.loss - expected.loss) <= 2 * unit * expected.loss);
+      CHECK(std::fabs(actual.loss - expected.loss) <= 2 * bf16_unit * expected.loss);
       const double moves = worst_moves(actual, c, expected);
       CHECK(moves <= allowed_moves);
       worst_loss = std::max(worst_loss, std::fabs(actual.loss / expected.loss - 1));
@@ -103,18 +48,18 @@ TEST_CASE("bf16: loss and gradients are those of the reference but for roundings
 }
 
 TEST_CASE("bf16: several tiles of attention") {
-  auto config = config_of_seed(2, 1);
+  auto config = bf16_config(2, 1);
   config.experts = config.top_k = 2;
   const auto c = model_case::make<pl_bf16>(config, 5, 2, 150);
   const auto expected = test::expect(c);
   const auto actual = test::run_model<pl_bf16>({2, 2, 1, nullptr, true}, config, c.weights, c.tokens());
-  CHECK(std::fabs(actual.loss - expected.loss) <= 2 * unit * expected.loss);
+  CHECK(std::fabs(actual.loss - expected.loss) <= 2 * bf16_unit * expected.loss);
   CHECK(worst_moves(actual, c, expected) <= allowed_moves);
 }
 
 // Every token takes the same way on any rank, with the same bits; only sums of gradients are ordered anew.
 TEST_CASE("bf16: ranks agree to the roundings of their sums, and two runs to the bit") {
-  auto config = config_of_seed(4, 2);
+  auto config = bf16_config(4, 2);
   config.experts = 12;
   config.top_k = 2;
   const auto c = model_case::make<pl_bf16>(config, 6, 5, 7);
@@ -150,9 +95,12 @@ TEST_CASE("bf16: training learns, its weights are the rounded masters, and resum
       for (const moe::parameter_group* group :
            {&train.model().layout().shared, &train.model().layout().expert})
         for (const moe::parameter& p : group->all()) {
-          const auto master = train.optimizer().master(*group, p);
-          const auto weight = train.model().weights().of(*group, p);
-          for (index_t i = 0; i < master.n; ++i)
+          const auto values = [&](auto v) {
+            return support::from_device(train.backend(), train.stream(), v);
+          };
+          const auto master = values(train.optimizer().master(*group, p));
+          const auto weight = values(train.model().weights().of(*group, p));
+          for (std::size_t i = 0; i < master.size(); ++i)
             if (weight[i].bits != plateau::narrow<pl_bf16>(master[i]).bits)
               ++wrong[static_cast<std::size_t>(train.world().rank())];
         }
