@@ -127,12 +127,12 @@ void multiply(const blas_handle& blas, cudaStream_t stream, const gemm_shape& sh
   if (c.count == 1)
     check(cublasGemmEx_64(handle, op_b, op_a, shape.n, shape.m, shape.k, &alpha, b.p, of_b, ld_b, a.p, of_a,
                           ld_a, &beta, c.p, of_c, ld_c, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-          "cublasGemmEx", at.file, at.line);
+          "cublasGemmEx_64", at.file, at.line);
   else
     check(cublasGemmStridedBatchedEx_64(handle, op_b, op_a, shape.n, shape.m, shape.k, &alpha, b.p, of_b,
                                         ld_b, b.stride, a.p, of_a, ld_a, a.stride, &beta, c.p, of_c, ld_c,
                                         c.stride, c.count, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-          "cublasGemmStridedBatchedEx", at.file, at.line);
+          "cublasGemmStridedBatchedEx_64", at.file, at.line);
 }
 template <class A, class B, class C, class S>
 void multiply(const blas_handle& blas, cudaStream_t stream, const gemm_shape& shape, float alpha,

@@ -30,6 +30,23 @@ inline bool is_fatal(cudaError_t status) {
          status == cudaErrorLaunchTimeout || status == cudaErrorECCUncorrectable;
 }
 
+// Those which say that the program holds no code that this GPU can run.
+inline bool is_wrong_architecture(cudaError_t status) {
+  return status == cudaErrorNoKernelImageForDevice || status == cudaErrorUnsupportedPtxVersion ||
+         status == cudaErrorInvalidDeviceFunction;
+}
+
+// "compute capability 9.0", the architecture of the current device, where it says so.
+inline std::string compute_capability() {
+  int device = 0, first = 0, second = 0;
+  if (cudaGetDevice(&device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&first, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+      cudaDeviceGetAttribute(&second, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess)
+    return "compute capability " + std::to_string(first) + "." + std::to_string(second);
+  static_cast<void>(cudaGetLastError());
+  return "the architecture of this GPU";
+}
+
 [[noreturn]] inline void fail(cudaError_t status, const char* call, const char* file, int line) {
   static_cast<void>(cudaGetLastError());
   std::string text =
@@ -38,6 +55,9 @@ inline bool is_fatal(cudaError_t status) {
     text +=
         "; this is what a kernel or copy that was issued earlier did: run under compute-sanitizer, or with "
         "CUDA_LAUNCH_BLOCKING=1, to see which";
+  else if (is_wrong_architecture(status))
+    text += "; this program has no code for " + compute_capability() +
+            ": add it to CMAKE_CUDA_ARCHITECTURES, or to nvcc's -gencode";
   throw backend_error(text);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What can be wrong with a machine before anything runs on its GPU, each with a sentence that says what to
-// do: no device, no driver or one that is too old, a device number out of range, a GPU for which this program
-// has no code.
+// do: no device, no driver or one that is too old, a device number out of range. (A GPU for which this
+// program has no code shows at the first kernel: see check.hpp.)
 #pragma once
 
 #include <plateau/config.hpp>
@@ -18,23 +18,6 @@ namespace plateau::inline v0::cudart {
 // 13000 -> "13.0"
 inline std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-// "9.0", the device's architecture; "unknown" where it does not say.
-inline std::string compute_capability(int device) {
-  int major_part = 0, minor_part = 0;
-  if (cudaDeviceGetAttribute(&major_part, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&minor_part, cudaDevAttrComputeCapabilityMinor, device) != cudaSuccess) {
-    static_cast<void>(cudaGetLastError());
-    return "unknown";
-  }
-  return std::to_string(major_part) + "." + std::to_string(minor_part);
-}
-
-// Whether the error says that the program holds no code which this GPU can run.
-inline bool is_wrong_architecture(cudaError_t status) {
-  return status == cudaErrorNoKernelImageForDevice || status == cudaErrorUnsupportedPtxVersion ||
-         status == cudaErrorInvalidDeviceFunction;
 }
 
 namespace detail {

@@ -16,9 +16,7 @@
 #include <plateau/access.hpp>
 #include <plateau/config.hpp>
 #include <plateau/cuda/check.hpp>
-#include <plateau/cuda/device.hpp>
 #include <plateau/cuda/team.hpp>
-#include <plateau/error.hpp>
 #include <plateau/kernel_name.hpp>
 #include <plateau/team.hpp>
 
@@ -71,15 +69,9 @@ inline cudaLaunchConfig_t configuration(cudaStream_t stream, index_t blocks, int
   config.stream = stream;
   return config;
 }
-[[noreturn]] inline void refused(cudaError_t status, const char* kernel, source_line at) {
-  if (!is_wrong_architecture(status))
-    fail(status, (std::string("launch of ") + kernel).c_str(), at.file, at.line);
-  int device = 0;
-  static_cast<void>(cudaGetDevice(&device));
-  static_cast<void>(cudaGetLastError());
-  throw backend_error(std::string("plateau: launch of ") + kernel + ": this program has no code for device " +
-                      std::to_string(device) + ", of compute capability " + compute_capability(device) +
-                      ": add it to CMAKE_CUDA_ARCHITECTURES (" + error_text(status) + ")" + at.text());
+inline void check_launch(cudaError_t status, const char* kernel, source_line at) {
+  if (status != cudaSuccess)
+    fail(status, (std::string("cudaLaunchKernelEx of ") + kernel).c_str(), at.file, at.line);
 }
 constexpr index_t blocks_for(index_t n, index_t per_block) { return (n - 1) / per_block + 1; }
 } // namespace detail
@@ -91,7 +83,7 @@ void launch(cudaStream_t stream, elements grid, source_line at, const Kernel& ke
       detail::configuration(stream, detail::blocks_for(grid.n, detail::block_threads), detail::block_threads);
   const cudaError_t status =
       cudaLaunchKernelEx(&config, &detail::run_elements<Kernel, Args...>, grid.n, kernel, args...);
-  if (status != cudaSuccess) detail::refused(status, kernel_name<Kernel>(), at);
+  detail::check_launch(status, kernel_name<Kernel>(), at);
 }
 template <class Kernel, class... Args>
 void launch(cudaStream_t stream, rows grid, source_line at, const Kernel& kernel, const Args&... args) {
@@ -106,7 +98,7 @@ void launch(cudaStream_t stream, rows grid, source_line at, const Kernel& kernel
     status = cudaLaunchKernelEx(&config, &detail::run_block_rows<threads, Kernel, Args...>, grid.n, kernel,
                                 args...);
   }
-  if (status != cudaSuccess) detail::refused(status, kernel_name<Kernel>(), at);
+  detail::check_launch(status, kernel_name<Kernel>(), at);
 }
 
 #else
