@@ -59,7 +59,7 @@ template <class T, class Ranks> runs train(moe::rank_grid grid, std::int64_t ste
     for (const moe::step_outcome& each : outcomes) out.losses.push_back(each.loss);
     c.grid = {1, 1};
     const auto begin = test::weights_after<T>(c, sampler, 0);
-    for (const double exact : test::train_reference(c, sampler, steps, begin).losses)
+    for (const double exact : test::train_reference<T>(c, sampler, steps, begin).losses)
       out.exact.push_back(exact);
   }
   return out;

@@ -4,9 +4,10 @@
 // or each on its own. run_ranks<cuda_thread_communicator>(n, f) starts them; its operations are those of
 // basic_communicator. An exchange blocks the calling host thread until the peers that it exchanges with have
 // issued theirs, then enqueues copies from device to device and returns: it waits for host threads, never for
-// a device. So the exchanges of different communicators must come in one order on all ranks, also where their
-// streams differ. What a stream's host task throws is seen by the rank that waits for it, and by its peers
-// when that rank fails, or closes the step with plateau::close_step.
+// a device, and what streams wait for has been enqueued already, so that no device can deadlock by it. But
+// the exchanges of different communicators must come in one order on all ranks, also where their streams
+// differ. What a stream's host task throws is seen by the rank that waits for it, and by its peers when that
+// rank fails, or closes the step with plateau::close_step.
 //
 // Buffers of an exchange may be freed when the stream has been waited for; one that throws has waited itself
 // for what peers were copying from them.
