@@ -2,111 +2,26 @@
 //
 // Training in fp32: steps against AdamW in float64 on the reference's gradients, the schedule, clipping,
 // steps that are skipped, and state that is saved and resumed.
-#include "reference/optimizer.hpp"
-#include "reference/transformer.hpp"
 #include "scratch_folder.hpp"
 #include "trainer_on_ranks.hpp"
+#include "trainer_reference.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 using moe::index_t;
 using moe_test::scratch_folder;
-using test::training_case;
+using test::batch_of, test::reference_of, test::reference_run, test::train_reference;
+using test::training_case, test::weights_after;
 
 namespace {
 
 const std::vector<moe::rank_grid> grids{{1, 1}, {2, 1}, {2, 2}, {3, 3}, {4, 1}, {4, 2}, {4, 4}};
-
-reference::transformer_config reference_of(const moe::model_config& c) {
-  reference::transformer_config out;
-  out.vocabulary = c.vocabulary;
-  out.hidden = c.hidden;
-  out.layers = c.layers;
-  out.heads = c.heads;
-  out.kv_heads = c.kv_heads;
-  out.experts = c.experts;
-  out.top_k = c.top_k;
-  out.intermediate = c.intermediate;
-  out.rope_theta = c.rope_theta;
-  out.rms_epsilon = static_cast<double>(c.norm_epsilon);
-  out.tied = c.tied;
-  out.balance_weight = static_cast<double>(c.balance_weight);
-  return out;
-}
-
-template <class SequenceOf>
-reference::batch batch_of(index_t sequences, index_t context, SequenceOf sequence) {
-  std::vector<reference::index> tokens;
-  for (index_t i = 0; i < sequences; ++i) {
-    const auto one = sequence(i);
-    tokens.insert(tokens.end(), one.begin(), one.end());
-  }
-  return reference::next_token_batch(tokens, sequences, context);
-}
-
-// Weights of the first rank of each place of the expert group, widened.
-reference::tensors weights_after(const training_case& c, const moe::token_sampler& sampler,
-                                 std::int64_t steps, std::vector<moe::step_outcome>* outcomes = nullptr) {
-  reference::tensors out;
-  std::mutex mutex;
-  test::train_on_ranks<float>(c, [&](auto& train) {
-    for (std::int64_t step = 0; step < steps; ++step) {
-      const moe::step_outcome outcome = train.run_step(sampler, step);
-      if (outcomes != nullptr && train.world().rank() == 0) outcomes->push_back(outcome);
-    }
-    const auto state = test::state_of(train);
-    const std::lock_guard lock(mutex);
-    if (train.world().rank() >= c.grid.expert_parallel) return;
-    for (const moe::parameter_group* group : {&train.model().layout().shared, &train.model().layout().expert})
-      for (const moe::parameter& p : group->all()) {
-        const auto& values = state.at(p.name);
-        out[p.name] = {p.shape(), reference::vec(values.begin(), values.end())};
-      }
-  });
-  return out;
-}
-
-struct reference_run {
-  std::vector<double> losses, norms;
-  reference::tensors weights;
-};
-
-reference_run train_reference(const training_case& c, const moe::token_sampler& sampler, std::int64_t steps,
-                              reference::tensors weights) {
-  const moe::training_settings& s = c.settings;
-  reference_run out;
-  auto first = reference::zeros_like(weights), second = first;
-  for (std::int64_t step = 0; step < steps; ++step) {
-    const reference::transformer model(reference_of(c.config), weights);
-    const auto data = batch_of(s.batch, s.context, [&](index_t i) { return sampler.sequence(step, i); });
-    const auto result = model.forward(data);
-    auto gradients = model.backward(data, result);
-    out.losses.push_back(result.loss);
-    out.norms.push_back(reference::global_norm(gradients));
-    const double factor = reference::clip_factor(out.norms.back(), static_cast<double>(s.adamw.clip));
-    reference::adamw_options o;
-    o.learning_rate =
-        reference::cosine_rate(step, s.warmup, s.steps, s.learning_rate, s.final_share * s.learning_rate);
-    o.beta1 = static_cast<double>(s.adamw.beta1);
-    o.beta2 = static_cast<double>(s.adamw.beta2);
-    o.epsilon = static_cast<double>(s.adamw.epsilon);
-    for (auto& [name, weight] : weights) {
-      for (double& g : gradients.at(name).data) g *= factor;
-      o.weight_decay = weight.shape.size() == 1 ? 0 : static_cast<double>(s.adamw.weight_decay);
-      reference::adamw(weight.data, gradients.at(name).data, first.at(name).data, second.at(name).data,
-                       step + 1, o);
-    }
-  }
-  out.weights = weights;
-  return out;
-}
 
 double distance(const reference::tensors& a, const reference::tensors& b) {
   double squares = 0;
