@@ -134,8 +134,9 @@ int run(const moe::options& o, moe::process_team& team) {
     job.initial = from.initial ? &*from.initial : nullptr;
     job.first_step = from.first_step;
     job.out = &out;
-    job.terminal_width = moe::terminal_width(json_on_output ? 2 : 1);
     job.processes = team.world();
+    // A launcher may give its processes a terminal though its own output goes to a file.
+    job.terminal_width = job.processes != nullptr ? 0 : moe::terminal_width(json_on_output ? 2 : 1);
     if (team.size() > 1) alike = moe::must_agree(job);
   });
   team.agree_on(alike);

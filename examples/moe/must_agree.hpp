@@ -64,7 +64,7 @@ inline std::vector<named_value> must_agree(const training_job& job) {
   for (const auto& row : flatten_rows)
     all.emplace_back(fmt::format("--flatten {}", row.name), o.flatten.*row.member ? "on" : "off");
   const auto given = [&](std::string_view flag, const std::string& path) {
-    add(flag, path.empty() ? "not given" : "given");
+    add(flag, path.empty() ? "none" : "a file");
   };
   given("weights", o.weights);
   given("resume", o.resume);
