@@ -62,18 +62,23 @@ TEST_CASE("cuda threads: ranks on two devices") {
 
 TEST_CASE("P3: cuda threads: a call of the runtime that fails on one rank reaches all, with its name") {
   const stand_in::with_settings as_usual({});
-  for (const char* name :
+  for (const std::string name :
        {"cudaMemcpyAsync", "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventCreateWithFlags"}) {
-    const std::uint64_t before = cuda_stand_in::calls_of(name);
-    pl::run_ranks<pl::cuda_thread_communicator>(3, [](auto& comm) { rounds(comm, 1); });
-    const std::uint64_t calls = cuda_stand_in::calls_of(name) - before;
-    REQUIRE(calls > 0);
-    for (std::uint64_t k = 1; k <= calls; ++k) {
-      CAPTURE(name);
+    CAPTURE(name);
+    const auto calls = [&] { return cuda_stand_in::calls_of(name); };
+    const auto run = [] { return contract::run_promptly<fixture>(3, [](auto& comm) { rounds(comm, 1); }); };
+    std::uint64_t before = calls();
+    for (const auto& each : run()) REQUIRE_FALSE(each.has_value());
+    const std::uint64_t usual = calls() - before;
+    REQUIRE(usual > 0);
+    for (std::uint64_t k = 1; k <= usual; ++k) {
       CAPTURE(k);
+      before = calls();
       cuda_stand_in::fail_call(name, k, cudaErrorUnknown);
-      const auto outcomes = contract::run_promptly<fixture>(3, [](auto& comm) { rounds(comm, 1); });
+      const auto outcomes = run();
       cuda_stand_in::fail_call(name, 0, cudaErrorUnknown);
+      // Fewer events are made when others come back to their pool earlier; the first one always is.
+      if (k != 1 && calls() - before < k) continue;
       int failed = -1;
       for (const auto& each : outcomes) {
         REQUIRE(each.has_value());
