@@ -77,8 +77,15 @@ plateau_consumer_test(no_libraries "${PROJECT_SOURCE_DIR}" unit_view_test "consu
                       -DPLATEAU_BUILD_BENCH=OFF -DPLATEAU_BUILD_EXAMPLES=OFF ${plateau_consumer_no_libraries}
                       TEST_COMMAND "${plateau_consumer_dir}/no_libraries/tests/unit/unit_view_test")
 if(PLATEAU_INSTALL AND TARGET moe_train)
+  # By clang++ where it is here, as g++ compiles the program in the build itself.
+  set(plateau_moe_alone_compiler)
+  if(PLATEAU_CLANG)
+    list(JOIN plateau_warning_flags " " plateau_moe_alone_flags)
+    set(plateau_moe_alone_compiler "-DCMAKE_CXX_COMPILER=${PLATEAU_CLANG}" "-DCMAKE_CXX_FLAGS=${plateau_moe_alone_flags}")
+  endif()
   plateau_consumer_test(moe_alone "${PROJECT_SOURCE_DIR}/examples/moe" moe_train "consumer;slow"
-                        "-Dplateau_ROOT=${plateau_consumer_prefix}" ${plateau_consumer_no_libraries})
+                        "-Dplateau_ROOT=${plateau_consumer_prefix}" ${plateau_consumer_no_libraries}
+                        ${plateau_moe_alone_compiler})
   # Not as a --test-command: ctest would take --help for itself.
   add_test(NAME consumer.moe_alone_help COMMAND "${plateau_consumer_dir}/moe_alone/moe_train" --help)
   set_tests_properties(consumer.moe_alone PROPERTIES FIXTURES_REQUIRED plateau_install_tree

@@ -7,7 +7,7 @@
 set -eu
 objects="$1"
 table="$2"
-demangle=cat
+demangle="cat"
 if command -v c++filt >/dev/null 2>&1; then demangle="c++filt -p"; fi
 
 while read -r object; do

@@ -49,6 +49,8 @@ plateau_build_needs=(
   "command:ninja|ninja-build|runs the builds"
   "command:pkg-config|pkg-config|finds OpenBLAS"
   "header:openblas_config.h|libopenblas-dev|fast matrix products (the component plateau::blas)"
+  "command:mpicxx|libopenmpi-dev|ranks as processes (the component plateau::mpi)"
+  "command:mpirun|openmpi-bin|starts programs whose ranks are processes"
   "header:fmt/core.h|libfmt-dev|text output of examples and benchmarks"
   "header:CLI/CLI.hpp|libcli11-dev|command lines of the examples"
   "header:nlohmann/json.hpp|nlohmann-json3-dev|JSON output and safetensors headers of the examples"
