@@ -68,4 +68,9 @@ inline void check(cudaError_t status, const char* call, const char* file = __bui
   if (status != cudaSuccess) fail(status, call, file, line);
 }
 
+// For destructors, which have nobody to tell: what fails there is not left for a later call to report.
+inline void forgive(cudaError_t status) {
+  if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
+}
+
 } // namespace plateau::inline v0::cudart

@@ -82,10 +82,6 @@ class device_exchange : public host::exchange_call {
   }
 
  private:
-  // On the way out of a failure that is told already.
-  static void forgive(cudaError_t status) {
-    if (status != cudaSuccess) static_cast<void>(cudaGetLastError());
-  }
   bool idle() const { return sends.empty() && receives.empty(); }
   // Not stream::wait: a failure of another rank's host code is that rank's to report, under its name.
   void wait_for(const event& e) {

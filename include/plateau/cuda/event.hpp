@@ -27,7 +27,7 @@ class event_pool {
   event_pool(const event_pool&) = delete;
   event_pool& operator=(const event_pool&) = delete;
   ~event_pool() {
-    for (const cudaEvent_t e : idle_) static_cast<void>(cudaEventDestroy(e));
+    for (const cudaEvent_t e : idle_) forgive(cudaEventDestroy(e));
   }
 
   cudaEvent_t take() {

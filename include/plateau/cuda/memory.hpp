@@ -52,7 +52,7 @@ struct device_resource {
     return p;
   }
   void deallocate(void* p, std::size_t, std::size_t, tag) noexcept {
-    if (p != nullptr) static_cast<void>(cudaFree(p));
+    if (p != nullptr) forgive(cudaFree(p));
   }
 };
 
@@ -69,7 +69,7 @@ struct pinned_resource {
     return p;
   }
   void deallocate(void* p, std::size_t, std::size_t, tag) noexcept {
-    if (p != nullptr) static_cast<void>(cudaFreeHost(p));
+    if (p != nullptr) forgive(cudaFreeHost(p));
   }
 };
 
