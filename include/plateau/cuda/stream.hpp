@@ -49,8 +49,8 @@ class stream {
       calls_->abandon(
           {failure::kind::other, "an exception passed through the scope of stream '" + calls_->name() + "'"});
     if (!owned_ || stream_ == nullptr) return;
-    static_cast<void>(cudaStreamSynchronize(stream_));
-    static_cast<void>(cudaStreamDestroy(stream_));
+    forgive(cudaStreamSynchronize(stream_));
+    forgive(cudaStreamDestroy(stream_));
   }
 
   cudaStream_t handle() const { return stream_; }
