@@ -14,13 +14,12 @@
 #include <plateau/mpi/inbox.hpp>
 #include <plateau/mpi/options.hpp>
 #include <plateau/mpi/outbox.hpp>
+#include <plateau/mpi/remote_waits.hpp>
 #include <plateau/mpi/size_list.hpp>
 
 #include <cstdio>
 #include <exception>
-#include <list>
 #include <map>
-#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -135,22 +134,6 @@ class link final : public host::abort_record {
     return value;
   }
 
-  // A wait of another process.
-  struct remote_wait final : host::wait_site {
-    remote_wait(int waiting, std::uint64_t k, const char* in, std::uint64_t at)
-        : wait_site(waiting, in, at), key(k) {}
-    bool awaits(int other) const override {
-      return std::find(whom.begin(), whom.end(), static_cast<std::uint64_t>(other)) != whom.end();
-    }
-    std::uint64_t key;
-    std::vector<std::uint64_t> whom;
-  };
-  struct listed_wait {
-    listed_wait(link& l, int waiting, std::uint64_t k, const char* in, std::uint64_t at)
-        : site(waiting, k, in, at), here{l, site} {}
-    remote_wait site;
-    listed here;
-  };
   struct unlocked {
     lock_type& lock;
     explicit unlocked(lock_type& l) : lock(l) { lock.unlock(); }
@@ -288,28 +271,23 @@ class link final : public host::abort_record {
       progress();
       break;
     case message::waits: {
-      const std::uint64_t key = in.number();
-      forget_wait(from, key);
-      const std::uint64_t sequence = in.number();
-      waits_.emplace_back(*this, from, key, known(in.text()), sequence);
-      in.numbers(in.number(), waits_.back().site.whom);
+      const std::uint64_t key = in.number(), sequence = in.number();
+      auto& whom = waits_.begun(from, key, known_(in.text()), sequence);
+      in.numbers(in.number(), whom);
       break;
     }
     case message::moves_on:
-      forget_wait(from, in.number());
+      waits_.ended(from, in.number());
       break;
     }
     give_packet(std::move(content));
-  }
-  void forget_wait(int from, std::uint64_t key) {
-    waits_.remove_if([&](const listed_wait& w) { return w.site.rank == from && w.site.key == key; });
   }
 
   // A part of an operation, which must be the one that this rank has in its place.
   void operation(message is, int from, packet_reader& in, packet&& content) {
     inbox& to = box(static_cast<int>(in.number()));
     const std::uint64_t sequence = in.number();
-    const char* what = known(in.text());
+    const char* what = known_(in.text());
     const auto kind =
         is == message::note ? host::operation_kind::exchange : host::operation_kind::host_exchange;
     if (const auto* other = to.log.compare(sequence, kind, what, from); other != nullptr)
@@ -339,12 +317,6 @@ class link final : public host::abort_record {
       abort({failure::kind::collective, host::sizes_differ(0, rank_, from, 0, first(expected)), rank_, what,
              sequence});
   }
-  // The names of operations of others live as long as the log that compares them.
-  const char* known(std::string_view name) {
-    auto it = names_.find(name);
-    if (it == names_.end()) it = names_.emplace(name).first;
-    return it->c_str();
-  }
 
   // The end of the group, on the thread that gives it up last. A healthy group frees its communicator once no
   // message can be underway; a failed one leaves it, and ends the job when not all ranks are there to see it.
@@ -362,6 +334,7 @@ class link final : public host::abort_record {
       const bool complete = farewell(options_.grace);
       const lock_type lock(mutex());
       waits_.clear();
+      if (request_ != MPI_REQUEST_NULL) static_cast<void>(new packet(std::move(arriving_))); // still MPI's
       if (!aborted() && complete) MPI_Comm_free(&comm_);
       if (!aborted() || complete) return;
     } catch (const std::exception& e) {
@@ -376,7 +349,7 @@ class link final : public host::abort_record {
   mpi_options options_;
   outbox out_;
   std::map<int, inbox> boxes_;
-  std::set<std::string, std::less<>> names_;
+  known_names known_;
   std::vector<bool> goodbye_;
   std::size_t goodbyes_ = 0;
   int exceptions_;
@@ -384,7 +357,7 @@ class link final : public host::abort_record {
   clock::time_point told_progress_{}, announce_next_{};
   std::vector<const host::wait_site*> announced_;
   std::vector<std::uint64_t> awaited_;
-  std::list<listed_wait> waits_;
+  remote_waits waits_{*this};
 
   std::mutex arrival_mutex_; // before mutex(), never after it
   packet arriving_;

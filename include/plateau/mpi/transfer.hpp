@@ -17,6 +17,7 @@
 #include <plateau/mpi/size_list.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <span>
 #include <thread>
 #include <vector>
@@ -55,7 +56,10 @@ class transfer {
         link_.await(lock, wake, here, [&] { return note_of(call.index) || finished(); });
       }
     } catch (...) {
-      if (lock.owns_lock()) lock.unlock();
+      if (!lock.owns_lock()) lock.lock();
+      if (const failure why = failure::current(); why.what != failure::kind::collective)
+        link_.abort({failure::kind::collective, why.text, origin(rank_), call.what, call.sequence});
+      lock.unlock();
       let_go();
       lock.lock();
       throw;
@@ -74,14 +78,16 @@ class transfer {
   struct part {
     std::span<const piece> sends, receives;
     std::vector<MPI_Request> requests; // receives, then sends
-    std::size_t ended = 0, posted = 0; // of the requests, in order; receives
+    std::atomic<std::size_t> ended{0}; // of the requests, in order; other threads ask whom a wait is for
+    std::size_t posted = 0;            // receives
     size_list cuts;
     bool waiting = false; // there is traffic
     bool agreed = false;
 
     void reset() {
       requests.clear();
-      ended = posted = 0;
+      ended = 0;
+      posted = 0;
       cuts.clear();
       waiting = !sends.empty() || !receives.empty();
       agreed = false;

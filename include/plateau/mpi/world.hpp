@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -160,11 +161,13 @@ class world {
     return found != 0 ? *static_cast<int*>(value) : 32'767;
   }
   int me() const { return link_->rank(); }
-  // What MPI refuses fails the group.
+  // What MPI refuses fails the group, and so does memory that is not there.
   template <class F> void guarded(lock_type& lock, const char* what, std::uint64_t sequence, F f) {
     try {
       f();
-    } catch (const backend_error& e) {
+    } catch (const collective_error&) {
+      throw;
+    } catch (const std::exception& e) {
       if (!lock.owns_lock()) lock.lock();
       link_->fail(lock, me(), {failure::kind::collective, e.what(), me(), what, sequence});
     }
