@@ -112,3 +112,54 @@ TEST_CASE("abort record: the deadline follows who waits for whom") {
   CHECK(first.rfind("3: ", 0) == 0);
   CHECK(first.find("for rank 3, which takes part in nothing") != std::string::npos);
 }
+
+namespace {
+// A record whose waits poll instead of sleeping, as those of processes do.
+struct polling_record final : abort_record {
+  using abort_record::abort_record;
+  void sleep(lock_type& lock, std::condition_variable&, clock::time_point,
+             plateau::host::wait_site* site) override {
+    lock.unlock();
+    if (site != nullptr) site->poll();
+    ++polls;
+    lock.lock();
+    if (heard) abort(*heard);
+  }
+  void cause_changed() override { told += cause()->text + (provisional() ? "? " : ". "); }
+  void wait_ended(const plateau::host::wait_site& site) override {
+    told += site.operation + std::string(" ended ");
+  }
+
+  std::optional<failure> heard;
+  std::string told;
+  int polls = 0;
+};
+struct polled final : plateau::host::wait_site {
+  using wait_site::wait_site;
+  bool awaits(int) const override { return false; }
+  bool poll() override { return ++polls != 0; }
+  int polls = 0;
+};
+} // namespace
+
+TEST_CASE("abort record: a record may poll where another sleeps, and is told of each change of the cause") {
+  polling_record record(3, a_minute);
+  abort_record::lock_type lock(record.mutex());
+  std::condition_variable wake;
+  polled site(0, "ring", 4);
+  record.await(lock, wake, site, [&] { return site.polls == 3; });
+  CHECK(record.polls == 3);
+  CHECK(record.told == "ring ended ");
+
+  record.told.clear();
+  record.abort(cause(1, "first"), true);
+  record.abort(cause(2, "second"));
+  record.abort(cause(1, "better"));
+  record.confirm(1);
+  CHECK(record.told == "first? better. ");
+}
+TEST_CASE("abort record: a cause that is heard of while a wait polls ends it") {
+  polling_record record(3, a_minute);
+  record.heard = cause(2, "elsewhere");
+  CHECK(waits(record, 0, 1) == "2: elsewhere");
+}
