@@ -47,6 +47,12 @@ template <class F> outcomes on_threads(int ranks, F f, milliseconds deadline = m
                                   {deadline});
 }
 
+// Ranks that make their communicators themselves.
+struct plain_threads {
+  template <class F> static outcomes run(int ranks, F f, milliseconds deadline) {
+    return on_threads(ranks, f, deadline);
+  }
+};
 struct over_threads {
   using backend = nccl_ranks::backend;
   static pl::nccl_options options() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What hangs inside NCCL ends: by the deadline, by an error that NCCL tells of, by the failure of another rank;
-// and the end of streams and communicators, in whatever order, does not hang on what is in flight. That every
-// communicator is aborted or destroyed once, and not used afterwards, the stand-in watches.
+// What hangs inside NCCL ends: by the deadline, by an error that NCCL tells of, by the failure of another
+// rank; and the end of streams and communicators, in whatever order, does not hang on what is in flight. That
+// every communicator is aborted or destroyed once, and not used afterwards, the stand-in watches.
 #include "nccl_fixture.hpp"
 
 namespace {
@@ -53,8 +53,8 @@ TEST_CASE("nccl: sizes that differ hang in NCCL; the deadline ends them, and the
         contract::require(false, "a wait for half an exchange throws");
       },
       milliseconds(300));
-  all_say(outcomes, {"no rank completed an operation for 300 ms", "waits in 'dispatch'",
-                     "nccl_options::check_sizes"});
+  all_say(outcomes,
+          {"no rank completed an operation for 300 ms", "waits in 'dispatch'", "nccl_options::check_sizes"});
   CHECK(aborts() - before == 2);
 }
 
@@ -100,19 +100,21 @@ TEST_CASE("nccl: a rank that does not come to an exchange is named, the first ti
 }
 
 TEST_CASE("nccl: work before an exchange in its stream is no wait for other ranks") {
-  const eight_devices settings;
+  cuda_stand_in::options at_once = eight_devices::settings(0);
+  at_once.serial_host_functions = false; // the ranks' work takes as long as one of it
+  const stand_in::with_settings settings(at_once);
   const auto outcomes = over_threads::run(
       2,
       [](auto& comm) {
         rig here;
         auto s = here.gpu.make_stream("s");
-        here.gpu.host_task(s, [] { std::this_thread::sleep_for(milliseconds(700)); });
+        here.gpu.host_task(s, [] { std::this_thread::sleep_for(milliseconds(1500)); });
         comm.exchange(s, {send_to(1 - comm.rank(), here.views().first(8))},
                       {receive_from(1 - comm.rank(), here.views().last(8))});
         here.gpu.wait(here.gpu.record(s));
         comm.close_step();
       },
-      milliseconds(300));
+      milliseconds(800));
   nobody_failed(outcomes);
 }
 
@@ -200,7 +202,9 @@ TEST_CASE("nccl: whatever call of NCCL fails, all ranks end with it and nothing 
       cuda_stand_in::fail_call(name, n, ncclSystemError);
       const auto outcomes = contract::run_promptly<over_threads>(2, program);
       cuda_stand_in::fail_call(name, 0, 0);
-      all_say(outcomes, {name, "unhandled system error", "NCCL says: told to fail"});
+      all_say(outcomes, {"unhandled system error", "NCCL says: told to fail"});
+      // An error of what goes on in the background is said of what was begun.
+      if (name != std::string("ncclCommGetAsyncError")) all_say(outcomes, {name});
     }
   nobody_failed(contract::run_promptly<over_threads>(2, program));
   CHECK(cuda_stand_in::nccl::communicators().living() == 0);
@@ -234,6 +238,8 @@ TEST_CASE("nccl: what a rank sends to itself and does not expect is said at once
     if (me == 1)
       comm.exchange(s, {send_to(1, here.views().first(2)), send_to(1, here.views().first(3))},
                     {receive_from(1, here.views().last(2)), receive_from(1, here.views().last(4))}, "rows");
+    else
+      comm.exchange(s, {}, {}, "rows");
     comm.close_step();
   });
   contract::check_cause(outcomes, 1, "send 1 of rank 1 to rank 1 has 12 bytes, but rank 1 expects 16");
@@ -250,7 +256,8 @@ TEST_CASE("nccl: an exchange on another device than the communicator's is refuse
         cudaSetDevice(5);
         std::string text;
         try {
-          comm.exchange(s, {send_to(1 - me, here.views().first(8))}, {receive_from(1 - me, here.views().last(8))});
+          comm.exchange(s, {send_to(1 - me, here.views().first(8))},
+                        {receive_from(1 - me, here.views().last(8))});
         } catch (const pl::config_error& e) {
           text = e.what();
         }
@@ -258,7 +265,8 @@ TEST_CASE("nccl: an exchange on another device than the communicator's is refuse
         contract::require(text.find("while CUDA device 5 is current") != std::string::npos &&
                               text.find("made on device " + std::to_string(me)) != std::string::npos,
                           "both devices are named");
-        comm.exchange(s, {send_to(1 - me, here.views().first(8))}, {receive_from(1 - me, here.views().last(8))});
+        comm.exchange(s, {send_to(1 - me, here.views().first(8))},
+                      {receive_from(1 - me, here.views().last(8))});
         here.gpu.wait(here.gpu.record(s));
         comm.close_step();
       },

@@ -56,6 +56,8 @@ class stream {
   cudaStream_t handle() const { return stream_; }
   const std::string& name() const { return calls_->name(); }
   bool owned() const { return owned_; }
+  // What its host tasks have come to; may be kept longer than the stream.
+  const std::shared_ptr<host_calls>& calls() const { return calls_; }
 
   // The event refers to what was issued before, and to the host tasks among that by their number.
   event record(source_line at = {}) {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank's ncclComm_t, of ours or of the user's, between two threads: the host thread that issues to it,
+// and the watchdog that asks after its errors and aborts it. NCCL lets one thread at a time into a
+// communicator, and frees what it aborts: so every call is announced first (`in_use`), an abort waits until
+// nobody is inside, and after it nobody gets in. No lock is held during a call. Aborted exactly once, or
+// destroyed, or left to its owner.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/error.hpp>
+#include <plateau/nccl/check.hpp>
+
+#include <nccl.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace plateau::inline v0::nccl {
+
+enum class ownership : unsigned char { ours, adopted, adopted_and_ours_to_abort };
+
+class handle {
+ public:
+  // In a user's communicator NCCL's calls may block. It is aborted although the host thread is inside a call,
+  // when it has been there for longer than this: the abort is then what ends the call.
+  static constexpr std::chrono::milliseconds blocked_call{200};
+
+  handle(ncclComm_t comm, ownership whose) : comm_(comm), whose_(whose) {}
+  handle(const handle&) = delete;
+  handle& operator=(const handle&) = delete;
+
+  ownership whose() const { return whose_; }
+  bool abortable() const { return whose_ != ownership::adopted; }
+  // Where NCCL puts a communicator that it makes in the background, and may write until that has ended: so it
+  // lives as long as the one that it is made from, which for the outermost is this one itself.
+  ncclComm_t& slot() { return slot_; }
+  // The outermost one: NCCL has said which it is, and goes on making it. Host thread, before others know it.
+  void made() { comm_ = slot_; }
+  // For calls of the user's own, for instance to have NCCL's view of an error. Not after the group has
+  // failed.
+  ncclComm_t get() const { return comm_; }
+
+  // While it lives, no other thread calls NCCL for this communicator, and it is not aborted. False when it is
+  // gone already. `patiently`: waits for another thread, which is inside for a moment only; otherwise it is
+  // false then, too.
+  class in_use {
+   public:
+    explicit in_use(handle& of, bool patiently = true) : of_(of), entered_(of.enter(patiently)) {}
+    in_use(const in_use&) = delete;
+    in_use& operator=(const in_use&) = delete;
+    ~in_use() {
+      if (entered_) of_.leave();
+    }
+    explicit operator bool() const { return entered_; }
+
+   private:
+    handle& of_;
+    bool entered_;
+  };
+
+  // What NCCL says of it: ncclInProgress, ncclSuccess, or an error; nothing when it is gone, or when somebody
+  // else is inside and the caller has no patience. Any thread.
+  std::optional<ncclResult_t> status(bool patiently = true) {
+    const in_use here(*this, patiently);
+    if (!here) return std::nullopt;
+    ncclResult_t now = ncclSuccess;
+    if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &now); is_failure(asked)) now = asked;
+    return now;
+  }
+  // The text of an error that status() gave.
+  std::string error(ncclResult_t status, const char* call) {
+    const in_use here(*this);
+    return error_text(status, call, here ? comm_ : nullptr, {});
+  }
+
+  // Ends what is in flight in all of them. Any thread; of several that abort the same one, one does. Leaves
+  // alone what is not ours to abort. In one group: a kernel of one communicator may stand in a stream behind
+  // one of another, so all must be told before NCCL waits for any of them.
+  static void abort(std::span<const std::shared_ptr<handle>> all) {
+    std::vector<ncclComm_t> mine;
+    for (const auto& h : all)
+      if (h->comm_ != nullptr && h->abortable() && h->close()) mine.push_back(h->comm_);
+    if (mine.empty()) return;
+    // What NCCL says against it is of no use to anyone: the group has failed already, with a cause.
+    static_cast<void>(ncclGroupStart());
+    for (const ncclComm_t c : mine) static_cast<void>(ncclCommAbort(c));
+    static_cast<void>(ncclGroupEnd());
+  }
+  // The orderly end of one of ours in which nothing goes on any more (see world). Host thread.
+  void destroy() {
+    if (whose_ == ownership::ours && close()) check(ncclCommDestroy(comm_), "ncclCommDestroy");
+  }
+
+ private:
+  bool enter(bool patiently) {
+    std::unique_lock lock(mutex_);
+    if (patiently) idle_.wait(lock, [&] { return closed_ || !inside_; });
+    if (closed_ || inside_) return false;
+    inside_ = true;
+    return true;
+  }
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    inside_ = false;
+    idle_.notify_all();
+  }
+  // True for the one that may end it.
+  bool close() {
+    std::unique_lock lock(mutex_);
+    if (std::exchange(closed_, true)) return false;
+    idle_.notify_all();
+    const auto idle = [&] { return !inside_; };
+    if (whose_ == ownership::ours)
+      idle_.wait(lock, idle); // our calls do not block
+    else
+      idle_.wait_for(lock, blocked_call, idle);
+    return true;
+  }
+
+  ncclComm_t comm_, slot_ = nullptr;
+  ownership whose_;
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  bool inside_ = false;
+  bool closed_ = false;
+};
+
+} // namespace plateau::inline v0::nccl
