@@ -107,11 +107,13 @@ template <class World> class basic_communicator {
     require_group(what);
     plateau::counters added = counters_;
     ++added.exchanges;
+    const int ranks = size(); // lists may have thousands of entries
     for (const send_op& o : sends) {
-      check_peer(o.peer, what, at);
+      if (o.peer < 0 || o.peer >= ranks) refuse_peer(o.peer, what, at);
       if (o.peer != rank_) added.sent_bytes += o.bytes;
     }
-    for (const receive_op& o : receives) check_peer(o.peer, what, at);
+    for (const receive_op& o : receives)
+      if (o.peer < 0 || o.peer >= ranks) refuse_peer(o.peer, what, at);
     issue(host::operation_kind::exchange, what);
     host::exchange_call call;
     call.rank = rank_;
@@ -212,10 +214,9 @@ template <class World> class basic_communicator {
     world_->issue(rank_, sequence_, kind, what);
     *last_ = {what, sequence_};
   }
-  void check_peer(int peer, const char* what, source_line at) const {
-    if (peer < 0 || peer >= size())
-      throw config_error(named(what) + at.text() + ": peer " + std::to_string(peer) +
-                         " does not exist among " + std::to_string(size()) + " ranks");
+  [[noreturn]] void refuse_peer(int peer, const char* what, source_line at) const {
+    throw config_error(named(what) + at.text() + ": peer " + std::to_string(peer) + " does not exist among " +
+                       std::to_string(size()) + " ranks");
   }
 
   std::shared_ptr<World> world_;

@@ -64,7 +64,8 @@ class command_ring {
     static_assert(alignof(F) <= alignment, "plateau: an over-aligned command");
     constexpr std::size_t before = round_up(sizeof(header) + sizeof(F));
     if (extra_bytes > ring_bytes / 2 - before) {
-      auto storage = std::make_unique<std::max_align_t[]>(extra_bytes / sizeof(std::max_align_t) + 1);
+      constexpr std::size_t unit = sizeof(std::max_align_t);
+      auto storage = std::make_unique_for_overwrite<std::max_align_t[]>(extra_bytes / unit + 1);
       F f = make(reinterpret_cast<unsigned char*>(storage.get()));
       return push(stored<F>{std::move(storage), std::move(f)}, at);
     }
