@@ -5,6 +5,7 @@
 #include <plateau/error.hpp>
 
 #include <string>
+#include <string_view>
 
 std::optional<moe::run_result> moe::train_cuda_fp32(const training_job& job) {
   return run_on_cuda<float>(job);
@@ -16,6 +17,8 @@ void moe::check_cuda() {
   } catch (const plateau::backend_error& error) {
     std::string why = error.what();
     if (why.rfind("plateau: ", 0) == 0) why.erase(0, 9);
+    constexpr std::string_view library = "use host_backend", program = "use --backend host";
+    if (const auto at = why.find(library); at != std::string::npos) why.replace(at, library.size(), program);
     throw plateau::backend_error("--backend cuda: " + why);
   }
 }

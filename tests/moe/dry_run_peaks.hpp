@@ -6,8 +6,8 @@
 #pragma once
 
 #include "dry_routing.hpp"
-#include "trainer_on_ranks.hpp"
 #include "train_rank.hpp"
+#include "trainer_on_ranks.hpp"
 
 #include <plateau/close_step.hpp>
 #include <plateau/dry_run/predict.hpp>
@@ -140,11 +140,12 @@ step_accounts dry_step(const forced_case& c, pl::dry_ranks& ran, bool folded = f
 }
 
 // With data, without, and without where ranks that are alike are folded.
-template <class T, class Backend = pl::host_backend> void check_case(const forced_case& c) {
+template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
+void check_case(const forced_case& c) {
   INFO("routing ", c.scenario, ", ranks ", c.of.grid.ranks, ", expert parallel ", c.of.grid.expert_parallel,
        ", layers ", c.of.config.layers, ", accumulate ", c.of.settings.accumulate, ", batch ",
        c.of.settings.batch, ", context ", c.of.settings.context);
-  const step_accounts real = one_step<T>(c, support::on_threads<Backend>{}, never_folded);
+  const step_accounts real = one_step<T>(c, support::on_threads<Backend, Communicator>{}, never_folded);
   pl::dry_ranks ran, ran_folded;
   const step_accounts dry = dry_step<T, Backend>(c, ran), folded = dry_step<T, Backend>(c, ran_folded, true);
   REQUIRE_FALSE(ran.cause.has_value());
@@ -245,7 +246,8 @@ inline std::optional<forced_case> random_case(moe::rank_grid grid, const std::st
 }
 
 // Every number of ranks and of expert groups, every scenario; each time another shape.
-template <class T, class Backend = pl::host_backend> void check_grid(int most_ranks, std::uint64_t seed) {
+template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
+void check_grid(int most_ranks, std::uint64_t seed) {
   std::uint64_t cases = 0;
   std::size_t least = 0;
   for (int ranks = 1; ranks <= most_ranks; ++ranks)
@@ -254,7 +256,7 @@ template <class T, class Backend = pl::host_backend> void check_grid(int most_ra
       least += all_scenarios.size() - 2; // those that need more ranks
       for (const std::string& scenario : all_scenarios)
         if (const auto c = random_case({ranks, expert_parallel}, scenario, seed * 1000 + cases)) {
-          check_case<T, Backend>(*c);
+          check_case<T, Backend, Communicator>(*c);
           ++cases;
         }
     }
