@@ -21,15 +21,15 @@ programs_like() {
 # A part passes with status 0 and is left out with 77; its last line "note: ..." goes into the table.
 moe_packages="doctest fmt CLI11 nlohmann_json"
 part_table=(
-  "backend      | quick |  60 | doctest       | cuda_backend_contract | run_programs"
-  "communicator | quick |  90 | doctest       | cuda_communicator_contract | run_programs"
+  "backend      | quick |  90 | doctest       | cuda_backend_contract cuda_backend_check cuda_scratch_model_check | run_programs"
+  "communicator | quick |  90 | doctest       | cuda_communicator_contract       | run_programs"
   "kernels      | quick |  90 | $moe_packages | $(programs_like 'kernels_*_check') | run_programs"
-  "model        | quick |  90 | $moe_packages | cuda_model_check | run_programs"
-  "training     | long  |  90 | $moe_packages | cuda_training_check | run_programs"
-  "losses       | quick | 120 | $moe_packages | moe_train             | check_losses"
-  "memory       | quick |  90 | $moe_packages | cuda_memory_check moe_train | check_memory"
-  "rates        | quick |  90 |               |                       | check_rates"
-  "nccl         | quick |  60 | doctest       | cuda_nccl_contract | run_programs"
+  "model        | quick |  90 | $moe_packages | cuda_model_check                 | run_programs"
+  "training     | long  |  90 | $moe_packages | cuda_training_check              | run_programs"
+  "losses       | quick | 120 | $moe_packages | moe_train                        | check_losses"
+  "memory       | quick | 120 | $moe_packages | cuda_memory_check moe_train      | check_memory"
+  "rates        | quick |  90 |               |                                  | check_rates"
+  "nccl         | quick |  60 | doctest       | cuda_nccl_check                  | run_programs"
   "memcheck     | long  | 150 | $moe_packages | cuda_kernels_norm_check cuda_kernels_router_check moe_train | check_memcheck"
 )
 
