@@ -174,8 +174,11 @@ TEST_CASE("a kernel that leaves its memory ends the device" * doctest::skip(!cat
     with_settings back({});
     stream s;
     device_array<int> a(64), b(64);
+    gate g; // launches are refused as soon as the device has failed
+    REQUIRE(cudaLaunchHostFunc(s.s, gate::wait, &g) == cudaSuccess);
     REQUIRE(launch(1, 1, s, write_at, a.p, i) == cudaSuccess);
     REQUIRE(launch(1, 1, s, write_at, b.p, 0) == cudaSuccess); // does not run
+    g.open = true;
     CHECK(cudaStreamSynchronize(s.s) == cudaErrorIllegalAddress);
     CHECK(found("a kernel touches memory that is not its own"));
   }

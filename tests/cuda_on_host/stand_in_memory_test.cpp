@@ -82,14 +82,8 @@ TEST_CASE("ordinary memory is read before a copy returns, pinned memory when it 
   const auto before = cs::pageable_copies().load();
   std::vector<std::int32_t> ordinary{1, 2};
   device_array<std::int32_t> a(2);
-  std::atomic<bool> open{false};
-  REQUIRE(cudaLaunchHostFunc(
-              s.s,
-              [](void* p) {
-                while (!static_cast<std::atomic<bool>*>(p)->load()) {
-                }
-              },
-              &open) == cudaSuccess);
+  gate g;
+  REQUIRE(cudaLaunchHostFunc(s.s, gate::wait, &g) == cudaSuccess);
   REQUIRE(cudaMemcpyAsync(a.p, ordinary.data(), 8, cudaMemcpyHostToDevice, s.s) == cudaSuccess);
   ordinary = {7, 8};
   pinned_array<std::int32_t> pinned(2);
@@ -97,7 +91,7 @@ TEST_CASE("ordinary memory is read before a copy returns, pinned memory when it 
   device_array<std::int32_t> b(1);
   REQUIRE(cudaMemcpyAsync(b.p, pinned.p, 4, cudaMemcpyHostToDevice, s.s) == cudaSuccess);
   pinned.p[0] = 4;
-  open = true;
+  g.open = true;
   CHECK(a.download(s) == std::vector<std::int32_t>{1, 2});
   CHECK(b.download(s) == std::vector<std::int32_t>{4});
   CHECK(cs::pageable_copies().load() == before + 3);
@@ -167,19 +161,13 @@ TEST_CASE("frees that are wrong") {
 TEST_CASE("memory that goes while a copy is on its way ends the device") {
   with_settings back({});
   stream s;
-  std::atomic<bool> open{false};
-  REQUIRE(cudaLaunchHostFunc(
-              s.s,
-              [](void* p) {
-                while (!static_cast<std::atomic<bool>*>(p)->load()) {
-                }
-              },
-              &open) == cudaSuccess);
+  gate g;
+  REQUIRE(cudaLaunchHostFunc(s.s, gate::wait, &g) == cudaSuccess);
   {
     device_array<std::int32_t> a(4), b(4);
     REQUIRE(cudaMemcpyAsync(a.p, b.p, 16, cudaMemcpyDeviceToDevice, s.s) == cudaSuccess);
   }
-  open = true;
+  g.open = true;
   CHECK(cudaStreamSynchronize(s.s) == cudaErrorIllegalAddress);
   void* p = nullptr;
   CHECK(cudaMalloc(&p, 8) == cudaErrorIllegalAddress);

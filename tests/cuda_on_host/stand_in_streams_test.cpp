@@ -3,8 +3,6 @@
 // The stand-in's streams, events and host functions.
 #include "stand_in_tools.hpp"
 
-#include <atomic>
-#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -12,15 +10,6 @@ using namespace stand_in;
 
 namespace {
 
-struct gate { // a host function that waits until it is opened
-  std::atomic<bool> open{false};
-  std::atomic<int> passed{0};
-  static void wait(void* p) {
-    auto& g = *static_cast<gate*>(p);
-    while (!g.open.load()) std::this_thread::yield();
-    ++g.passed;
-  }
-};
 void append_number(void* p) {
   auto* v = static_cast<std::vector<int>*>(p);
   v->push_back(static_cast<int>(v->size()));
@@ -119,9 +108,12 @@ TEST_CASE("an exception that leaves a host function ends the device") {
   with_settings back({});
   stream s;
   std::vector<int> v;
+  gate g; // calls are refused as soon as the device has failed
+  REQUIRE(cudaLaunchHostFunc(s.s, gate::wait, &g) == cudaSuccess);
   REQUIRE(cudaLaunchHostFunc(
               s.s, [](void*) { throw 1; }, nullptr) == cudaSuccess);
   REQUIRE(cudaLaunchHostFunc(s.s, append_number, &v) == cudaSuccess);
+  g.open = true;
   CHECK(cudaStreamSynchronize(s.s) == cudaErrorLaunchFailure);
   CHECK(cudaStreamSynchronize(s.s) == cudaErrorLaunchFailure); // it stays
   CHECK(cudaGetLastError() == cudaErrorLaunchFailure);

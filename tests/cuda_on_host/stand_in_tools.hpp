@@ -8,8 +8,10 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace stand_in {
@@ -31,6 +33,16 @@ struct stream {
   stream(const stream&) = delete;
   ~stream() { cudaStreamDestroy(s); }
   void finish() const { REQUIRE(cudaStreamSynchronize(s) == cudaSuccess); }
+};
+// A host function that holds its stream up until it is opened.
+struct gate {
+  std::atomic<bool> open{false};
+  std::atomic<int> passed{0};
+  static void wait(void* p) {
+    auto& g = *static_cast<gate*>(p);
+    while (!g.open.load()) std::this_thread::yield();
+    ++g.passed;
+  }
 };
 struct event {
   cudaEvent_t e = nullptr;
