@@ -271,3 +271,26 @@ TEST_CASE("nccl: in a group that fails an adopted communicator is left alone, or
     CHECK(freed == (allowed ? 1 : 0));
   }
 }
+
+TEST_CASE(
+    "P4: nccl: a call that blocks in an adopted communicator ends with the deadline, where aborting it is "
+    "allowed") {
+  const eight_devices settings;
+  const auto outcomes = on_threads(
+      2,
+      [](auto& threads) {
+        pl::nccl_options with;
+        with.abort_adopted = true;
+        backend gpu;
+        const ncclComm_t mine = theirs(threads);
+        pl::device_buffer<float, backend> memory(gpu.device(), 16, pl::tag::other);
+        auto s = gpu.make_stream("s");
+        pl::nccl_communicator comm{threads, mine, with};
+        if (threads.rank() == 1) std::this_thread::sleep_for(milliseconds(900));
+        comm.exchange(s, {send_to(1 - comm.rank(), memory.all().sub(0, 4))},
+                      {receive_from(1 - comm.rank(), memory.all().sub(8, 4))}, "dispatch");
+      },
+      milliseconds(300));
+  all_say(outcomes, {"no rank completed an operation for 300 ms", "waits in 'dispatch'",
+                     "for rank 1, which takes part in nothing"});
+}

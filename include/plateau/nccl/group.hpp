@@ -91,17 +91,46 @@ class group {
     wake_.notify_all();
   }
 
+  // While it lives, the host thread is in a call of NCCL's that may block, one of an adopted communicator:
+  // the watchdog then looks after the deadline.
+  class blocking_call {
+   public:
+    blocking_call(group& g, wait_for_peers& wait) : group_(g), until_(g.with_.left_grace), wait_(wait) {
+      const lock_type lock(group_.record_->mutex());
+      wait_.wake = &group_.wake_;
+      wait_.begun = patience::clock::now();
+      listed_.emplace(*group_.record_, wait_);
+      group_.call_ = this;
+      group_.wake_.notify_all();
+    }
+    blocking_call(const blocking_call&) = delete;
+    blocking_call& operator=(const blocking_call&) = delete;
+    ~blocking_call() {
+      const lock_type lock(group_.record_->mutex());
+      group_.call_ = nullptr;
+      listed_.reset();
+    }
+    std::optional<failure> over() { return until_.over(*group_.record_, wait_); }
+
+   private:
+    group& group_;
+    patience until_;
+    wait_for_peers& wait_;
+    std::optional<host::abort_record::listed> listed_{};
+  };
+
   // Returns when ready(), which is asked again and again on this thread; throws the group's failure instead,
   // which may be that of this wait, or what ready() throws. Host thread.
   template <class Ready> void await(wait_for_peers& wait, Ready ready) {
-    for (int spins = 0; spins < 100; ++spins) {
-      if (ready()) return;
-      std::this_thread::yield();
-    }
     std::condition_variable wake;
     wait.wake = &wake;
     wait.on_host_thread = true;
     wait.begun = patience::clock::now();
+    // Mostly it is NCCL's own thread that is about to be done.
+    while (patience::clock::now() < wait.begun + std::chrono::microseconds(300)) {
+      if (ready()) return;
+      std::this_thread::yield();
+    }
     lock_type lock(record_->mutex());
     const host::abort_record::listed while_it_lasts{*record_, wait};
     patience until(with_.left_grace);
@@ -188,7 +217,8 @@ class group {
           abort_all();
         }
       }
-      wake_.wait_for(lock, flights_.empty() && !record_->aborted() ? idle_interval : busy_interval);
+      const bool idle = flights_.empty() && call_ == nullptr && !record_->aborted();
+      wake_.wait_for(lock, idle ? idle_interval : busy_interval);
     }
   }
   // A rank that is unwinding may still give the better cause. The others let their kernels stand until then:
@@ -217,6 +247,8 @@ class group {
         return finding(of_this_rank(std::move(why->text), f->wait.operation, f->wait.sequence), true);
     if (auto found = look_at_device(lock)) return finding(std::move(*found), false);
     if (record_->aborted()) return std::nullopt;
+    if (call_ != nullptr)
+      if (auto late = call_->over()) return finding(std::move(*late), false);
     for (const auto& f : flights_)
       if (f->wait.reached)
         if (auto late = f->until.over(*record_, f->wait)) {
@@ -273,6 +305,7 @@ class group {
   std::condition_variable wake_;
   std::vector<std::shared_ptr<handle>> handles_;
   std::vector<std::shared_ptr<flight>> flights_; // in the order of issue
+  blocking_call* call_ = nullptr;
   bool stopping_ = false;
   mutable std::optional<patience::clock::time_point> seen_;
   // The watchdog's own:

@@ -118,7 +118,7 @@ class world {
     wait_for_peers wait(group_->me(), "split", agreed.sequence, peers());
     try {
       ncclConfig_t config = settings();
-      start([&] {
+      start(wait, [&] {
         check(ncclCommSplit(comm_->get(), agreed.color < 0 ? NCCL_SPLIT_NOCOLOR : agreed.part,
                             static_cast<int>(me), &comm_->slot(), &config),
               "ncclCommSplit", comm_->get());
@@ -147,8 +147,8 @@ class world {
     try {
       s.stream.wait(last_, s.place());
       cudart::event reached = s.stream.record(s.place());
-      start([&] { enqueue(s, sends, receives); });
       wait_for_peers wait(group_->me(), call.what, call.sequence, std::move(others));
+      start(wait, [&] { enqueue(s, sends, receives); });
       await_done(wait, "ncclGroupEnd");
       end_ = std::make_shared<flight_end>(group_->state());
       s.stream.push(landing(end_), s.place());
@@ -214,8 +214,10 @@ class world {
   }
 
   // Calls NCCL for this communicator, unless it is gone with the group.
-  template <class F> void start(F calls) {
+  template <class F> void start(wait_for_peers& wait, F calls) {
     const handle::in_use here(*comm_);
+    std::optional<group::blocking_call> may_block;
+    if (comm_->whose() != ownership::ours) may_block.emplace(*group_, wait);
     if (here) return calls();
     host::abort_record::lock_type lock(record()->mutex());
     record()->check(lock, group_->me());
@@ -261,7 +263,7 @@ class world {
     group_->await(wait, [&] { return !in_flight(); });
     if (comm_->whose() != ownership::ours) return;
     try {
-      start([&] { check(ncclCommFinalize(comm_->get()), "ncclCommFinalize", comm_->get()); });
+      start(wait, [&] { check(ncclCommFinalize(comm_->get()), "ncclCommFinalize", comm_->get()); });
       await_done(wait, "ncclCommFinalize");
       comm_->destroy();
     } catch (...) {
