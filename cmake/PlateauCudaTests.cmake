@@ -85,6 +85,22 @@ if(TARGET moe_train)
   endif()
 endif()
 
+# --- without a device ------------------------------------------------------------------------------------------------
+
+# Whatever this machine has is hidden: one sentence and a status, no crash.
+if(TARGET moe_train)
+  add_test(NAME cuda.moe_train_without_device
+           COMMAND sh "${PROJECT_SOURCE_DIR}/cmake/expect_refusal.sh" 1
+                   "^moe_train: --backend cuda: no CUDA device: " "$<TARGET_FILE:moe_train>" --backend cuda)
+  set_tests_properties(cuda.moe_train_without_device PROPERTIES LABELS cuda TIMEOUT 60
+                       ENVIRONMENT "CUDA_VISIBLE_DEVICES=-1")
+endif()
+add_test(NAME cuda.gpu_check_without_device
+         COMMAND sh "${PROJECT_SOURCE_DIR}/cmake/expect_refusal.sh" 3 "^gpu-check: no GPU that CUDA can use: "
+                 "${PROJECT_SOURCE_DIR}/scripts/gpu-check")
+set_tests_properties(cuda.gpu_check_without_device PROPERTIES LABELS cuda TIMEOUT 60
+                     ENVIRONMENT "CUDA_VISIBLE_DEVICES=-1;gpu_check_folder=${PROJECT_BINARY_DIR}/gpu_check_test")
+
 # One test reads what was recorded beside these objects.
 set(plateau_cuda_objects "")
 foreach(target IN LISTS plateau_cuda_recorded)
