@@ -66,8 +66,12 @@ void every_operation(cuda_backend& b, pl::device_buffer<float, cuda_backend>& x,
   b.launch(s, pl::elements{x.size()}, pl::fill<float>{1}, pl::out(x.all()));
   b.launch(s, pl::elements{x.size()}, pl::convert{}, pl::in(x.all()), pl::out(low));
   const auto with_team_of = [&]<int Threads>(std::integral_constant<int, Threads>) {
-    b.launch(s, pl::rows{1}, team_kernels::every_member<Threads>{}, pl::in(x.matrix(1, 1)),
-             pl::some(x.matrix(1, 1)), pl::out(x.all()), pl::out(joined));
+    b.launch(s, pl::rows{1}, team_kernels::reductions<Threads>{}, pl::in(x.matrix(1, 1)),
+             pl::out(x.matrix(1, 1)));
+    b.launch(s, pl::rows{1}, team_kernels::joined_structures<Threads>{}, pl::in(x.matrix(1, 1)),
+             pl::out(joined));
+    b.launch(s, pl::rows{1}, team_kernels::meetings<Threads>{}, pl::in(x.matrix(1, 1)),
+             pl::some(x.matrix(1, 1)), pl::some(x.matrix(1, 1)), pl::out(x.all()));
   };
   with_team_of(std::integral_constant<int, 32>{}), with_team_of(std::integral_constant<int, 64>{});
   with_team_of(std::integral_constant<int, 256>{}), with_team_of(std::integral_constant<int, 1024>{});

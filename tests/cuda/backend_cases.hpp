@@ -53,37 +53,48 @@ template <int Threads> void check_team(index_t row_count, index_t columns) {
   rig r = new_rig();
   const index_t ld = columns + 3;
   const auto values = numbers<float>(row_count * ld, 7);
-  auto x = r.upload(values);
-  auto y = r.upload(values);
-  auto sums = r.device<float>(row_count);
+  const auto marks = std::vector<float>(values.size(), 77.0F);
+  auto x = r.upload(values), roots = r.upload(marks), mirrored = r.upload(marks);
+  auto sums = r.device<float>(3 * row_count);
   auto all = r.device<team_kernels::running>(row_count);
+  auto once = r.device<float>(row_count);
+  const auto rows_of = [&](const auto& b) { return pl::tile<float>{b.data(), row_count, columns, ld}; };
   const auto run = [&] {
-    r.b.launch(r.s, pl::rows{row_count}, team_kernels::every_member<Threads>{},
-               in(pl::tile<float>{x.data(), row_count, columns, ld}),
-               inout(pl::tile<float>{y.data(), row_count, columns, ld}), out(sums.all()), out(all.all()));
+    r.b.launch(r.s, pl::rows{row_count}, team_kernels::reductions<Threads>{}, in(rows_of(x)),
+               out(sums.matrix(row_count, 3)));
+    r.b.launch(r.s, pl::rows{row_count}, team_kernels::joined_structures<Threads>{}, in(rows_of(x)),
+               out(all.all()));
     return std::pair(r.download(sums.all()), r.download(all.all()));
   };
+  r.b.launch(r.s, pl::rows{row_count}, team_kernels::meetings<Threads>{}, in(rows_of(x)),
+             some(rows_of(roots)), some(rows_of(mirrored)), out(once.all()));
   const auto [sum, joined] = run();
-  const auto out_values = r.download(y.all());
+  const auto root = r.download(roots.all()), back = r.download(mirrored.all());
   for (index_t q = 0; q < row_count; ++q) {
     const float* row = values.data() + q * ld;
     double expected = 0, size = 0;
     float largest = std::numeric_limits<float>::lowest();
-    bool roots = true;
-    const auto at = static_cast<std::size_t>(q);
-    for (index_t i = 0; i < columns; ++i) {
+    bool as_written = true;
+    for (index_t i = 0; i < ld; ++i) {
+      const auto at = static_cast<std::size_t>(q * ld + i);
+      if (i >= columns) { // the padding
+        as_written = as_written && root[at] == 77 && back[at] == 77;
+        continue;
+      }
       expected += double(row[i]);
       size += std::abs(double(row[i]));
       largest = std::max(largest, row[i]);
-      roots = roots && out_values[static_cast<std::size_t>(q * ld + i)] == std::abs(row[i]) - sum[at];
+      as_written =
+          as_written && root[at] == std::abs(row[i]) && back[at] == std::abs(row[columns - 1 - i]) + 3;
     }
-    CHECK(std::abs(double(sum[at]) - expected) <= 0x1p-21 * size);
-    CHECK(std::abs(joined[at].sum - expected) <= 0x1p-45 * size);
-    CHECK(joined[at].count == columns);
-    CHECK(joined[at].largest == largest);
-    CHECK(roots);
-    for (index_t i = columns; i < ld; ++i) // the padding
-      CHECK(out_values[static_cast<std::size_t>(q * ld + i)] == row[i]);
+    CHECK(as_written);
+    CHECK(joined[static_cast<std::size_t>(q)].count == columns);
+    CHECK(joined[static_cast<std::size_t>(q)].largest == largest);
+    CHECK(std::abs(joined[static_cast<std::size_t>(q)].sum - expected) <= 0x1p-45 * size);
+    for (index_t left_out = 0; left_out < 3; ++left_out) {
+      CHECK(std::abs(double(sum[static_cast<std::size_t>(3 * q + left_out)]) - expected) <= 0x1p-21 * size);
+      if (columns > left_out) expected -= double(row[columns - 1 - left_out]);
+    }
   }
   const auto [again, joined_again] = run();
   CHECK(same_bits(again, sum));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A row kernel that asks its team for everything: reductions of a float and of a structure without a plain
+// Row kernels that ask their team for everything: reductions of a float and of a structure without a plain
 // constructor, loops, roots and a single member. How large the team is, is a parameter.
 #pragma once
 
@@ -30,16 +30,32 @@ struct join_running {
   }
 };
 
-// sums[row] and largest[row] of x; y = |x| - sum, where the sum is that of the floats in the team's order.
-template <int Threads> struct every_member {
+// sums (rows, 3) of all floats of the row, of all but one and of all but two.
+template <int Threads> struct reductions {
   static constexpr int team_threads = Threads;
 
   template <class Team>
-  PLATEAU_HD void operator()(Team& team, index_t row, plateau::tile<const float> x, plateau::tile<float> y,
-                             plateau::view<float> sums, plateau::view<running> all) const {
+  PLATEAU_HD void operator()(Team& team, index_t row, plateau::tile<const float> x,
+                             plateau::tile<float> sums) const {
     const float* from = x.row(row);
-    float* to = y.row(row);
-    const float sum = team.reduce(x.cols, 0.0F, plateau::plus{}, [=](index_t i) { return from[i]; });
+    float* sum = sums.row(row);
+    const index_t n = x.cols;
+    for (index_t left_out = 0; left_out < 3; ++left_out) {
+      const float of_these = team.reduce(n < left_out ? 0 : n - left_out, 0.0F, plateau::plus{},
+                                         [=](index_t i) { return from[i]; });
+      team.once([=] { sum[left_out] = of_these; });
+    }
+  }
+};
+
+// all[row]: of the structures.
+template <int Threads> struct joined_structures {
+  static constexpr int team_threads = Threads;
+
+  template <class Team>
+  PLATEAU_HD void operator()(Team& team, index_t row, plateau::tile<const float> x,
+                             plateau::view<running> all) const {
+    const float* from = x.row(row);
     const running joined = team.reduce(x.cols, running{}, join_running{}, [=](index_t i) {
       running one;
       one.largest = from[i];
@@ -47,13 +63,27 @@ template <int Threads> struct every_member {
       one.count = 1;
       return one;
     });
+    team.once([=] { all[row] = joined; });
+  }
+};
+
+// roots = |x|; mirrored = |x| from the back, plus marks[row], which becomes 3. What one member writes another
+// one reads right after it: a barrier that is missing shows.
+template <int Threads> struct meetings {
+  static constexpr int team_threads = Threads;
+
+  template <class Team>
+  PLATEAU_HD void operator()(Team& team, index_t row, plateau::tile<const float> x,
+                             plateau::tile<float> roots, plateau::tile<float> mirrored,
+                             plateau::view<float> marks) const {
+    const float* from = x.row(row);
+    float *root_of = roots.row(row), *to = mirrored.row(row);
+    const index_t n = x.cols;
     team.for_each_sqrt(
-        x.cols, [=](index_t i) { return from[i] * from[i]; }, [=](index_t i, float root) { to[i] = root; });
-    team.for_each(x.cols, [=](index_t i) { to[i] -= sum; });
-    team.once([=] {
-      sums[row] = sum;
-      all[row] = joined;
-    });
+        n, [=](index_t i) { return from[i] * from[i]; }, [=](index_t i, float root) { root_of[i] = root; });
+    team.for_each(n, [=](index_t i) { to[i] = root_of[n - 1 - i]; });
+    team.once([=] { marks[row] = 3; });
+    team.for_each(n, [=](index_t i) { to[i] += marks[row]; });
   }
 };
 
