@@ -95,9 +95,12 @@ int main(int argc, char** argv) {
     const int me = comm.rank(), ranks = comm.size();
     std::optional<bench::table> table;
     if (me == 0) table.emplace(argv);
+    comm.close_step(); // others sleep meanwhile, and do not spin on the cores that are looked at
     for (const auto& p :
          {pattern("balanced, " + std::to_string(ranks) + " ranks", me, ranks, [](int) { return 1; }),
           pattern("skewed, " + std::to_string(ranks) + " ranks", me, ranks, [](int r) { return r + 1; })})
       compare(table ? &*table : nullptr, comm, p);
+    table.reset();
+    comm.close_step();
   });
 }

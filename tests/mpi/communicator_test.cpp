@@ -6,6 +6,7 @@
 
 #include "mpi_rig.hpp"
 
+#include <plateau/close_step.hpp>
 #include <plateau/collectives.hpp>
 #include <plateau/digest.hpp>
 #include <plateau/run_ranks.hpp>
@@ -286,4 +287,20 @@ TEST_CASE("mpi on 2 ranks: a scope that an exception leaves tells the others") {
   CHECK(contains(outcomes[0]->text, "an exception passed through the scope of its communicator"));
   REQUIRE(outcomes[1].has_value());
   CHECK(outcomes[1]->text == "in the user's own code");
+}
+
+TEST_CASE("mpi on 2 ranks: over a communicator of the user's, as documented") {
+  const MPI_Comm mine = mpi_rig::first_processes(2);
+  if (mine == MPI_COMM_NULL) return;
+  pl::mpi_options options;
+  options.deadline = std::chrono::seconds(20);
+  pl::mpi_communicator comm{mine, options}; // a duplicate of it; all its ranks make one
+  pl::host_backend backend;
+  pl::device_buffer<float, pl::host_backend> a(backend.device(), 1024, pl::tag::other);
+  pl::device_buffer<float, pl::host_backend> b(backend.device(), 1024, pl::tag::other);
+  auto stream = backend.make_stream("moves");
+  const int left = (comm.rank() + comm.size() - 1) % comm.size(), right = (comm.rank() + 1) % comm.size();
+  comm.exchange(stream, {send_to(right, a.all())}, {receive_from(left, b.all())}, "ring");
+  pl::close_step(backend, comm, stream);
+  CHECK(comm.counters().sent_bytes == 4096);
 }

@@ -188,8 +188,13 @@ class transfer {
     list(p.receives, other_);
     if (const auto d = first_difference(sizes_, other_); d.found)
       disagree(lock, call, d.which, rank_, rank_, d.one, d.other);
-    for (std::size_t i = 0; i < p.sends.size(); ++i)
-      host::copy_bytes(p.receives[i].p, p.sends[i].p, p.sends[i].bytes);
+    piece_reader from(p.sends); // rows that lie adjacent on both sides are one copy
+    each_message(p.receives, std::size_t(-1), [&](unsigned char* to, std::size_t bytes) {
+      from.next(bytes, [&](const unsigned char* stretch, std::size_t n) {
+        host::copy_bytes(to, stretch, n);
+        to += n;
+      });
+    });
   }
 
   bool note_of(std::uint64_t index) const {
