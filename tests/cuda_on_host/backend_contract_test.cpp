@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA backend on the stand-in, held to the backend contract: with the threads of a block in three orders,
-// and with operations that come late. It takes the library's own workspace nowhere, and no copy of it involves
-// ordinary memory, which would hold the host up.
+// The CUDA backend on the stand-in, held to the backend contract: with the threads of a block in three
+// orders, and with operations that come late. It takes the library's own workspace nowhere, and no copy of it
+// involves ordinary memory, which would hold the host up.
 #include "contract/backend_contract.hpp"
 #include "stand_in_tools.hpp"
 

@@ -20,11 +20,11 @@ namespace cs = cuda_stand_in;
 
 // The thread sanitizer leaves no fault to others; both end a process their own way.
 #if defined(CUDA_STAND_IN_TSAN)
-inline constexpr bool catches_faults = false, ends_plainly = false;
+inline constexpr bool catches_faults = false, ends_plainly = false, sees_races = true;
 #elif defined(CUDA_STAND_IN_ASAN)
-inline constexpr bool catches_faults = true, ends_plainly = false;
+inline constexpr bool catches_faults = true, ends_plainly = false, sees_races = false;
 #else
-inline constexpr bool catches_faults = true, ends_plainly = true;
+inline constexpr bool catches_faults = true, ends_plainly = true, sees_races = false;
 #endif
 
 struct stream {
