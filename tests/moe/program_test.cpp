@@ -347,6 +347,45 @@ TEST_CASE("exact bytes: --dry-run has the peaks of a real run, per rank, tag and
   }
 }
 
+TEST_CASE("--backend cuda: a run on a GPU, or one line that says what is missing, and nothing written") {
+  if (program_missing()) return;
+  const workplace at;
+  const std::size_t before = at.folder.entries();
+  const ending end =
+      at.train("--backend cuda --stop-after 2 --save " + at.file("state") + " --json " + at.file("results"));
+  CAPTURE(end.err);
+  if (end.status == 0) {
+    const json r = json::parse(read_file(at.file("results")));
+    CHECK(r.at("config").at("backend") == "cuda");
+    CHECK(r.at("gpus").at("count").get<int>() > 0);
+    CHECK(r.at("losses").front().get<double>() == doctest::Approx(std::log(50.0)).epsilon(0.1));
+    return;
+  }
+  CHECK(one_line(end.err));
+  CHECK(end.out.empty());
+  CHECK(has(end.err, end.status == 2 ? "moe_train: --backend cuda: this program was built without CUDA"
+                                     : "moe_train: --backend cuda: no CUDA device: "));
+  CHECK((end.status == 2 || end.status == 1));
+  CHECK(at.folder.entries() == before);
+}
+
+TEST_CASE("--dry-run --backend cuda needs no CUDA: cuBLAS's workspace is among the peaks") {
+  if (program_missing()) return;
+  const workplace at;
+  const std::string flags = "--stop-after 1 --routing balanced --dry-run ";
+  const json cuda = at.results(flags + "--backend cuda"), host = at.results(flags + "--hardware h200");
+  CHECK(cuda.at("config").at("backend") == "cuda");
+  CHECK(host.at("config").at("backend") == "host");
+  CHECK(cuda.at("dry_run").at("hardware") == host.at("dry_run").at("hardware"));
+  const auto workspace = [](const json& r) -> std::uint64_t {
+    for (const json& peak : r.at("peaks"))
+      if (peak.at("rank") == 0 && peak.at("tag") == "workspace" && peak.at("space") == "device")
+        return peak.at("bytes");
+    return 0;
+  };
+  CHECK(workspace(cuda) > workspace(host) + (std::uint64_t{32} << 20));
+}
+
 TEST_CASE("a dry run has the peaks of the run whose routing was recorded") {
   if (program_missing()) return;
   const workplace at;
