@@ -217,20 +217,20 @@ TEST_CASE("P4: nccl over a callback: a rank that does not come ends the others a
       cudaSetDevice(1);
       try {
         pl::nccl_communicator comm{callback(job_of, 1, 2, milliseconds(60'000))};
-        std::this_thread::sleep_for(milliseconds(600));
+        std::this_thread::sleep_for(milliseconds(1600));
       } catch (const pl::collective_error&) {
       }
     });
     cudaSetDevice(0);
     try {
-      pl::nccl_communicator comm{callback(job_of, 0, 2, milliseconds(200))};
+      pl::nccl_communicator comm{callback(job_of, 0, 2, milliseconds(500))};
       comm.host_exchange({}, {}, "capacities");
     } catch (const pl::collective_error& e) {
       text = e.what();
     }
     other.join();
     CAPTURE(text);
-    CHECK(text.find("no rank completed an operation for 200 ms") != std::string::npos);
+    CHECK(text.find("no rank completed an operation for 500 ms") != std::string::npos);
     CHECK(text.find(in_making ? "waits in 'nccl_communicator'" : "waits in 'capacities'") !=
           std::string::npos);
     CHECK(text.find("for rank 1, which takes part in nothing") != std::string::npos);

@@ -286,11 +286,11 @@ TEST_CASE(
         pl::device_buffer<float, backend> memory(gpu.device(), 16, pl::tag::other);
         auto s = gpu.make_stream("s");
         pl::nccl_communicator comm{threads, mine, with};
-        if (threads.rank() == 1) std::this_thread::sleep_for(milliseconds(900));
+        if (threads.rank() == 1) std::this_thread::sleep_for(milliseconds(1600));
         comm.exchange(s, {send_to(1 - comm.rank(), memory.all().sub(0, 4))},
                       {receive_from(1 - comm.rank(), memory.all().sub(8, 4))}, "dispatch");
       },
-      milliseconds(300));
-  all_say(outcomes, {"no rank completed an operation for 300 ms", "waits in 'dispatch'",
+      milliseconds(500));
+  all_say(outcomes, {"no rank completed an operation for 500 ms", "waits in 'dispatch'",
                      "for rank 1, which takes part in nothing"});
 }

@@ -52,9 +52,9 @@ TEST_CASE("nccl: sizes that differ hang in NCCL; the deadline ends them, and the
         here.gpu.wait(done);                                     // but who waits gets the cause
         contract::require(false, "a wait for half an exchange throws");
       },
-      milliseconds(300));
+      milliseconds(500));
   all_say(outcomes,
-          {"no rank completed an operation for 300 ms", "waits in 'dispatch'", "nccl_options::check_sizes"});
+          {"no rank completed an operation for 500 ms", "waits in 'dispatch'", "nccl_options::check_sizes"});
   CHECK(aborts() - before == 2);
 }
 
@@ -73,7 +73,7 @@ TEST_CASE("nccl: what an exchange has not brought is not given out by way of ano
         here.gpu.fetch(here.gpu.record(compute), in(host.all()), got, "got");
         contract::require(false, "a fetch behind half an exchange throws");
       },
-      milliseconds(300));
+      milliseconds(500));
   all_say(outcomes, {"waits in 'dispatch'"});
 }
 
@@ -87,13 +87,13 @@ TEST_CASE("nccl: a rank that does not come to an exchange is named, the first ti
           rig here;
           auto s = here.gpu.make_stream("s");
           for (int k = 0; k < 2; ++k) {
-            if (comm.rank() == 1 && k == late) std::this_thread::sleep_for(milliseconds(900));
+            if (comm.rank() == 1 && k == late) std::this_thread::sleep_for(milliseconds(1600));
             comm.exchange(s, {send_to(1 - comm.rank(), here.views().first(8))},
                           {receive_from(1 - comm.rank(), here.views().last(8))}, k == 0 ? "first" : "second");
             here.gpu.wait(here.gpu.record(s));
           }
         },
-        milliseconds(300));
+        milliseconds(500));
     all_say(outcomes, {"rank 0 waits in", late == 0 ? "'first'" : "'second'",
                        "for rank 1, which takes part in nothing"});
   }
