@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CUDA backend, held to the backend contract on a GPU. Links with tests/doctest_main.cpp, cudart and cuBLAS.
+// The CUDA backend, held to the backend contract on a GPU. Links with tests/doctest_main.cpp, cudart and
+// cuBLAS.
 #include "contract/backend_contract.hpp"
 
 #include <plateau/cuda.hpp>

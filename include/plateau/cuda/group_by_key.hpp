@@ -74,6 +74,7 @@ void group_by_key(cudaStream_t stream, view<const std::int32_t, S> ids, [[maybe_
     const view<Order> positions{reinterpret_cast<Order*>(scratch.p + parts.positions), ids.n};
     launch(stream, elements{ids.n}, at, detail::number_keys{outside}, ids, numbered, positions);
 #if defined(__CUDACC__)
+    forget_last_error();
     const int bits = std::max(1, static_cast<int>(std::bit_width(outside)));
     std::size_t wanted = 0, given = parts.total - parts.sort;
     check(cub::DeviceRadixSort::SortPairs(nullptr, wanted, numbered.p, sorted.p, positions.p, order.p, ids.n,
