@@ -40,6 +40,7 @@ endfunction()
 plateau_mpi_test(lists 1)
 plateau_mpi_test(contract 1 2 3 4 5 6)
 plateau_mpi_test(communicator 1 2 4)
+plateau_mpi_test(documentation 2)
 
 # Programs that use MPI in the wrong order get a sentence.
 plateau_mpi_program(mpi_session_end session_end.cpp)

@@ -47,9 +47,10 @@ __global__ void __launch_bounds__(block_threads) run_elements(index_t n, Kernel 
   for (index_t i = static_cast<index_t>(blockIdx.x) * block_threads + threadIdx.x; i < n; i += stride)
     kernel(i, args...);
 }
-// All threads of a block are at the same row, so that they meet at the same barriers.
+// All threads of a block are at the same row, so that they meet at the same barriers. One block a
+// multiprocessor is enough: told nothing, ptxas rather spills registers than lets fewer than four be there.
 template <int Threads, class Kernel, class... Args>
-__global__ void __launch_bounds__(Threads) run_block_rows(index_t n, Kernel kernel, Args... args) {
+__global__ void __launch_bounds__(Threads, 1) run_block_rows(index_t n, Kernel kernel, Args... args) {
   block_team<Threads> team;
   for (index_t row = blockIdx.x; row < n; row += gridDim.x) kernel(team, row, args...);
 }
