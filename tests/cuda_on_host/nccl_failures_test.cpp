@@ -68,3 +68,23 @@ TEST_CASE("nccl: buffers outlive the copies of peers") {
   const eight_devices settings;
   contract::buffers_outlive_copies<fixture>();
 }
+TEST_CASE("P3: nccl: what stands in one communicator ends, although another one is freed first") {
+  const eight_devices settings;
+  const auto outcomes = fixture::run(
+      2,
+      [](auto& comm) {
+        fixture::backend gpu;
+        contract::mirrored<std::int64_t, fixture::backend> a(gpu, 8), b(gpu, 8);
+        auto s = gpu.make_stream("s");
+        a.put(s, [](auto i) { return i; });
+        auto part = comm.split(0, comm.rank());
+        const int other = 1 - comm.rank();
+        comm.exchange(s, {send_to(other, a.all())}, {receive_from(other, b.all())});
+        gpu.wait(gpu.record(s));
+        part.exchange(s, {send_to(other, a.sub(0, 4))}, {receive_from(other, b.all())}); // never ends
+        gpu.wait(gpu.record(s));
+      },
+      nccl_ranks::milliseconds(300));
+  for (const auto& o : outcomes) CHECK(o.has_value());
+  CHECK(stand_in::findings() == "");
+}

@@ -8,9 +8,11 @@
 #pragma once
 
 #include <plateau/config.hpp>
+#include <plateau/cuda/check.hpp>
 #include <plateau/error.hpp>
 #include <plateau/nccl/check.hpp>
 
+#include <cuda_runtime.h>
 #include <nccl.h>
 
 #include <chrono>
@@ -20,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -73,6 +76,10 @@ class handle {
     if (!here) return std::nullopt;
     ncclResult_t now = ncclSuccess;
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &now); is_failure(asked)) now = asked;
+    // Before 2.26 NCCL leaves the thread that worked in the background to the next call for this communicator
+    // to join, and until then takes what begins in another one of the same host thread for its work.
+    int size = 0;
+    if (patiently && now == ncclSuccess) static_cast<void>(ncclCommCount(comm_, &size));
     return now;
   }
   // The text of an error that status() gave.
@@ -82,17 +89,32 @@ class handle {
   }
 
   // Ends what is in flight in all of them. Any thread; of several that abort the same one, one does. Leaves
-  // alone what is not ours to abort. In one group: a kernel of one communicator may stand in a stream behind
-  // one of another, so all must be told before NCCL waits for any of them.
+  // alone what is not ours to abort. On a thread for each: what NCCL frees for one communicator waits for the
+  // kernels of the others, so all must be told first. A group of NCCL's does that too, but only from 2.22 on.
   static void abort(std::span<const std::shared_ptr<handle>> all) {
     std::vector<ncclComm_t> mine;
     for (const auto& h : all)
       if (h->comm_ != nullptr && h->abortable() && h->close()) mine.push_back(h->comm_);
     if (mine.empty()) return;
+    int device = 0; // NCCL sets the thread's own again when it is done, which would open device 0
+    cudart::forgive(cudaGetDevice(&device));
+    std::vector<std::thread> threads;
+    threads.reserve(mine.size());
+    try {
+      while (mine.size() > 1) {
+        threads.emplace_back([device, c = mine.back()] {
+          cudart::forgive(cudaSetDevice(device));
+          static_cast<void>(ncclCommAbort(c));
+        });
+        mine.pop_back();
+      }
+    } catch (...) { // the machine has no more of them
+    }
     // What NCCL says against it is of no use to anyone: the group has failed already, with a cause.
     static_cast<void>(ncclGroupStart());
     for (const ncclComm_t c : mine) static_cast<void>(ncclCommAbort(c));
     static_cast<void>(ncclGroupEnd());
+    for (std::thread& t : threads) t.join();
   }
   // The orderly end of one of ours in which nothing goes on any more (see world). Host thread.
   void destroy() {

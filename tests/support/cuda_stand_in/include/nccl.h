@@ -215,7 +215,8 @@ inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) 
     return ncclSuccess;
   });
 }
-// Tells the kernels at once; what is freed is freed at the end of the group.
+// Tells the kernels, and frees what is there, at once: NCCL does the second at the end of a group, but only
+// since 2.22.
 inline ncclResult_t ncclCommAbort(ncclComm_t comm) {
   using namespace cuda_stand_in::nccl;
   return call("ncclCommAbort", [&] {
@@ -226,10 +227,7 @@ inline ncclResult_t ncclCommAbort(ncclComm_t comm) {
       comm->aborted = true;
       here().changed.notify_all();
     }
-    if (group.depth == 0)
-      reclaim(*comm);
-    else
-      group.to_reclaim.push_back(comm);
+    reclaim(*comm);
     return ncclSuccess;
   });
 }

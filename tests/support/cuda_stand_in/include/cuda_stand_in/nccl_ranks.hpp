@@ -89,6 +89,7 @@ struct state {
   std::uint64_t ids = 0;
   unsigned polls_in_progress = 3; // how often a communicator says so after a call, at least
   std::string last_error;
+  std::map<int, int> running_on; // groups in streams of a device, of all communicators
 };
 inline state& here() {
   static auto* const one = new state;
@@ -234,6 +235,7 @@ inline void run(ncclComm& c, std::vector<operation>& operations) {
     std::erase_if(p.receives, mine);
   }
   --c.running;
+  --here().running_on[c.device];
   here().changed.notify_all();
 }
 
@@ -242,7 +244,6 @@ struct open_group {
   int depth = 0;
   ncclResult_t error = ncclSuccess;
   std::vector<operation> operations;
-  std::vector<ncclComm*> to_reclaim;
 };
 inline thread_local open_group group;
 
@@ -270,16 +271,18 @@ inline ncclResult_t launch(lock_type& lock, ncclComm& c, std::vector<operation> 
       std::vector<operation> kernel(operations.begin(), rest);
       operations.erase(operations.begin(), rest);
       ++c.running;
+      ++here().running_on[c.device];
       append(
           stream_of(stream), [&c, k = std::move(kernel)]() mutable { run(c, k); }, true);
     }
     return true;
   });
 }
-// Frees a communicator that was aborted, or in which nothing goes on.
+// Frees a communicator that was aborted, or in which nothing goes on. Memory of a device is freed behind all
+// that runs there, so this waits for the kernels of other communicators too.
 inline void reclaim(ncclComm& c) {
   lock_type lock(here().mutex);
-  here().changed.wait(lock, [&] { return c.running == 0; });
+  here().changed.wait(lock, [&] { return here().running_on[c.device] == 0; });
   c.task = nullptr;
   c.gone = true;
   communicators().remove(&c);
@@ -300,7 +303,6 @@ inline ncclResult_t end_group() {
       if (result == ncclSuccess || (result == ncclInProgress && one != ncclSuccess)) result = one;
     }
   }
-  for (ncclComm* c : mine.to_reclaim) reclaim(*c);
   return result;
 }
 
