@@ -88,3 +88,26 @@ TEST_CASE("P3: nccl: what stands in one communicator ends, although another one 
   for (const auto& o : outcomes) CHECK(o.has_value());
   CHECK(stand_in::findings() == "");
 }
+TEST_CASE("nccl: a device that fails while an exchange stands is named, although no host code runs there any "
+          "more") {
+  const eight_devices settings;
+  const auto outcomes = fixture::run(
+      2,
+      [](auto& comm) {
+        fixture::backend gpu;
+        contract::mirrored<std::int64_t, fixture::backend> a(gpu, 8), b(gpu, 8);
+        auto s = gpu.make_stream("s");
+        const int other = 1 - comm.rank();
+        comm.exchange(s, {send_to(other, a.sub(0, 4))}, {receive_from(other, b.all())}); // never ends
+        if (comm.rank() == 0) {
+          std::this_thread::sleep_for(nccl_ranks::milliseconds(50)); // until the watchdog has seen it begin
+          cuda_stand_in::fail_device(gpu.device_number(), cudaErrorIllegalAddress, "of the test");
+          std::this_thread::sleep_for(nccl_ranks::milliseconds(100));
+        }
+        comm.close_step();
+        comm.close_step();
+      },
+      nccl_ranks::milliseconds(60'000));
+  contract::check_cause(outcomes, 0, "cudaEventQuery: cudaErrorIllegalAddress");
+  CHECK(stand_in::findings().find("of the test") != std::string::npos);
+}

@@ -213,7 +213,9 @@ class group {
       if (record_->aborted()) {
         forget([](const flight&) { return true; });
         if (may_abort_now()) {
+          const bool anything = !handles_.empty();
           const unlocked meanwhile(lock);
+          if (anything) choose_device();
           abort_all();
         }
       }
@@ -231,6 +233,9 @@ class group {
     if (!seen_) seen_ = patience::clock::now();
     return *seen_;
   }
+
+  // For this thread, which CUDA would give device 0; what fails here shows in the next call.
+  void choose_device() const { cudart::forgive(cudaSetDevice(device_)); }
 
   struct front { // of a communicator: its oldest flight
     std::shared_ptr<flight> oldest;
@@ -269,7 +274,6 @@ class group {
       const auto same = [&](const front& g) { return g.oldest->of == f->of; };
       if (std::none_of(fronts_.begin(), fronts_.end(), same)) fronts_.push_back({f});
     }
-    std::erase_if(fronts_, [](const front& f) { return f.oldest->wait.reached; });
     std::optional<failure> found;
     {
       const unlocked meanwhile(lock);
@@ -280,16 +284,18 @@ class group {
         found = of_this_rank(h->error(*status, "ncclCommGetAsyncError"), "an exchange in flight", 0);
         break;
       }
-      if (!asked_.empty()) static_cast<void>(cudaSetDevice(device_)); // this thread's; the next would show it
+      if (!asked_.empty()) choose_device();
+      // Of what has begun, too: a device that has failed calls no host code any more.
       for (front& f : fronts_) {
         const cudaError_t now = cudaEventQuery(f.oldest->reached.handle());
+        cudart::forgive(now); // "not ready" stays behind as well, and NCCL would take it for its own
         f.begun = now == cudaSuccess;
         if (now != cudaSuccess && now != cudaErrorNotReady && !found)
           found = of_this_rank("cudaEventQuery: " + cudart::error_text(now), "an exchange in flight", 0);
       }
     }
     for (const front& f : fronts_)
-      if (f.begun) f.oldest->begin();
+      if (f.begun && !f.oldest->wait.reached) f.oldest->begin();
     asked_.clear();
     fronts_.clear();
     return found;
