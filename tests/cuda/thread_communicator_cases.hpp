@@ -131,6 +131,8 @@ inline void hosts_do_not_wait_for_devices() {
     numbers a(backend, 8), b(backend, 8);
     auto s = backend.make_stream("long");
     a.put(s, [](auto i) { return i; });
+    backend.wait(backend.record(s));
+    comm.close_step(); // CUDA may let who takes memory wait until the device is idle: all have theirs now
     std::atomic<bool> released{false};
     if (comm.rank() == 0)
       backend.host_task(s, [&] {
