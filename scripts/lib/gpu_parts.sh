@@ -29,7 +29,7 @@ part_table=(
   "losses       | quick | 120 | $moe_packages | moe_train                        | check_losses"
   "memory       | quick | 120 | $moe_packages | cuda_memory_check moe_train      | check_memory"
   "rates        | quick |  90 |               |                                  | check_rates"
-  "nccl         | quick |  60 | doctest       | cuda_nccl_check                  | run_programs"
+  "nccl         | quick |  60 | doctest       | cuda_nccl_check                  | check_nccl"
   "memcheck     | long  | 150 | $moe_packages | cuda_kernels_norm_check cuda_kernels_router_check moe_train | check_memcheck"
 )
 
@@ -98,6 +98,15 @@ run_programs() {
     note "failed:$failed"
     return 1
   fi
+}
+
+# What needs NCCL is not built where CMake has found none.
+check_nccl() {
+  if grep -Eq '^NCCL_(LIBRARY|INCLUDE_DIR):[^=]*=.*-NOTFOUND$' "$gpu_check_build/CMakeCache.txt" 2>/dev/null; then
+    note "NCCL is not here"
+    return 77
+  fi
+  run_programs
 }
 
 # --- moe_train --------------------------------------------------------------------------------------------------
