@@ -40,6 +40,14 @@ endfunction()
 plateau_mpi_test(lists 1)
 plateau_mpi_test(contract 1 2 3 4 5 6)
 plateau_mpi_test(communicator 1 2 4)
+# Between machines messages behave otherwise than in shared memory: large ones move only while both sides poll.
+add_test(NAME mpi.communicator_2_tcp
+         COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG} 2 ${MPIEXEC_PREFLAGS}
+                 "$<TARGET_FILE:mpi_communicator_test>")
+set_tests_properties(mpi.communicator_2_tcp PROPERTIES
+                     LABELS mpi TIMEOUT ${PLATEAU_TEST_TIMEOUT} PROCESSORS 2
+                     ENVIRONMENT "${plateau_mpi_environment};OMPI_MCA_btl=self,tcp"
+                     FAIL_REGULAR_EXPRESSION "test cases: +0 ")
 plateau_mpi_test(documentation 2)
 
 # Programs that use MPI in the wrong order get a sentence.

@@ -14,8 +14,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
+
+#include <unistd.h>
 
 namespace pl = plateau;
 using std::chrono::milliseconds;
@@ -268,6 +272,50 @@ TEST_CASE("mpi on 2 ranks: a rank that does not come in time: nobody waits for e
   // Rank 1 comes now, and cannot know that rank 0 has gone; an end without a failure waits for the grace.
   if (me == 1) pl::mpi_communicator{mpi_rig::first_processes(2), options};
   MPI_Barrier(MPI_COMM_WORLD);
+}
+
+// What a transport does not take at once moves only while its sender polls. Here a rank touches MPI no more
+// until the other has told it, by a file, that it has everything. Over TCP this shows; shared memory may move
+// all that without the sender.
+TEST_CASE("mpi on 2 ranks: a rank that computes for long after an operation keeps nobody from ending it") {
+  all_succeed(2, [](auto& comm) {
+    pl::host_backend backend;
+    const std::size_t n = 40'000;
+    std::vector<std::int64_t> mine(n, 7 + comm.rank()), all(2 * n), got(2 * n);
+    std::vector<pl::send_op> sends; // no two sizes alike: the sizes are a large message too
+    std::vector<pl::receive_op> receives;
+    for (std::size_t i = 0, at = 0; i < 8000; at += 1 + i++ % 2 * 8) {
+      sends.push_back({mine.data() + at, 8 * (1 + i % 2 * 8), 1 - comm.rank()});
+      receives.push_back({got.data() + at, 8 * (1 + i % 2 * 8), 1 - comm.rank()});
+    }
+    const std::int64_t id[] = {comm.rank() == 0 ? static_cast<std::int64_t>(getpid()) : 0};
+    std::int64_t ids[2];
+    comm.host_exchange(id, ids);
+    auto s = backend.make_stream("s");
+    for (int trial = 0; trial < 12; ++trial) {
+      if (trial % 2 == 0) {
+        comm.host_exchange(mine, all);
+      } else {
+        comm.exchange(s, sends, receives);
+        backend.wait(backend.record(s));
+      }
+      const auto mark = [&](int rank) {
+        return std::filesystem::temp_directory_path() / ("plateau_" + std::to_string(ids[0]) + "_" +
+                                                         std::to_string(trial) + "_" + std::to_string(rank));
+      };
+      if (comm.rank() == trial / 2 % 2) {
+        bool told = false;
+        for (int i = 0; i < 4000 && !told; ++i) {
+          std::this_thread::sleep_for(milliseconds(5));
+          told = std::filesystem::remove(mark(1 - comm.rank()));
+        }
+        require(told, "the other rank has not ended the operation");
+      } else {
+        std::ofstream(mark(comm.rank())) << trial;
+      }
+      comm.close_step();
+    }
+  });
 }
 
 TEST_CASE("mpi on 2 ranks: a scope that an exception leaves tells the others") {

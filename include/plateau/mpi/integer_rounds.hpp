@@ -30,7 +30,7 @@ class integer_rounds {
     const auto me = static_cast<std::size_t>(rank_);
     lengths_.assign(1, mine.size()); // of rank me, me + 1, ...
     values_.assign(mine.begin(), mine.end());
-    site here(link_.rank(), what, sequence);
+    site here(*this, what, sequence);
     here.on_host_thread = true;
     for (std::size_t have = 1; have < ranks; have *= 2) {
       const std::size_t pass_on = std::min(have, ranks - have);
@@ -47,6 +47,8 @@ class integer_rounds {
       in.numbers(values, values_);
       link_.give_packet(std::move(got.content));
     }
+    here.peer = -1;
+    link_.await(lock, wake, here, [&] { return !link_.sending(this); });
     check_lengths(lock, what, sequence);
     for (std::size_t i = 0; i < ranks; ++i)
       std::copy_n(values_.data() + i * mine.size(), mine.size(), all.data() + (me + i) % ranks * mine.size());
@@ -55,9 +57,13 @@ class integer_rounds {
 
  private:
   struct site final : host::wait_site {
-    using wait_site::wait_site;
-    bool awaits(int other) const override { return other == peer; }
-    int peer = -1;
+    site(const integer_rounds& r, const char* in_operation, std::uint64_t at_sequence)
+        : wait_site(r.link_.rank(), in_operation, at_sequence), here(r) {}
+    bool awaits(int other) const override {
+      return peer < 0 ? here.link_.sending(&here, other) : other == peer;
+    }
+    const integer_rounds& here;
+    int peer = -1; // whose integers are missing; none: those that were sent are still underway
   };
 
   void send(int to, std::size_t blocks, std::uint64_t round, const char* what, std::uint64_t sequence) {
@@ -74,7 +80,7 @@ class integer_rounds {
     std::size_t values = 0;
     for (const std::uint64_t n : lengths) values += n;
     w.numbers(std::span<const std::int64_t>(values_.data(), values));
-    link_.send(to, std::move(p));
+    link_.send(to, std::move(p), this);
   }
   void check_lengths(host::abort_record::lock_type& lock, const char* what, std::uint64_t sequence) const {
     if (std::all_of(lengths_.begin(), lengths_.end(), [&](auto n) { return n == lengths_[0]; })) return;

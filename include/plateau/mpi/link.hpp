@@ -43,7 +43,12 @@ class link final : public host::abort_record {
   void drop(int context) { boxes_.erase(context); }
   packet take_packet() { return out_.take(); }
   void give_packet(packet&& p) { out_.give(std::move(p)); }
-  void send(int to, packet&& p) { mpi::check(out_.send(to, std::move(p)), "MPI_Isend"); }
+  void send(int to, packet&& p, const void* of) { mpi::check(out_.send(to, std::move(p), of), "MPI_Isend"); }
+  // Whether MPI still has some of what was sent for `of`. Larger messages move only while their sender polls:
+  // an operation ends when its own have gone, since its rank may compute for long after it.
+  bool sending(const void* of) const { return out_.underway(of); }
+  // The same of one rank; one that has left has got it.
+  bool sending(const void* of, int to) const { return out_.underway(of, to) && !has_left(to); }
   // This rank completed an operation. The others are told, but not each time.
   void completed() {
     progress();

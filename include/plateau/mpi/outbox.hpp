@@ -37,9 +37,9 @@ class outbox {
   }
   void give(packet&& p) { spare_.push_back(std::move(p)); }
 
-  // Returns MPI's code.
-  int send(int to, packet&& content) {
-    letter l{MPI_REQUEST_NULL, std::move(content)};
+  // Returns MPI's code. `of`: whose, for underway().
+  int send(int to, packet&& content, const void* of = nullptr) {
+    letter l{MPI_REQUEST_NULL, std::move(content), of, to};
     int code =
         MPI_Isend(l.content.data(), static_cast<int>(l.content.size()), MPI_BYTE, to, tag, comm_, &l.request);
     int done = 1;
@@ -61,6 +61,11 @@ class outbox {
     underway_.erase(std::remove_if(underway_.begin(), underway_.end(), gone), underway_.end());
   }
   bool empty() const { return underway_.empty(); }
+  // Whether MPI still has some of what was sent for `of`, to any rank or to that one.
+  bool underway(const void* of, int to = -1) const {
+    return std::any_of(underway_.begin(), underway_.end(),
+                       [=](const letter& l) { return l.of == of && (to < 0 || l.to == to); });
+  }
 
  private:
   static packet blank() {
@@ -71,6 +76,8 @@ class outbox {
   struct letter {
     MPI_Request request;
     packet content; // its bytes stay where they are when it is moved
+    const void* of;
+    int to;
   };
   MPI_Comm comm_;
   std::vector<letter> underway_;

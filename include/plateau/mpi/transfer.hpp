@@ -113,7 +113,8 @@ class transfer {
   bool awaits(int other) const {
     for (int r = 0; r < size(); ++r)
       if (origin(r) == other && r != rank_)
-        return part_of(r).waiting && (!part_of(r).agreed || (!part_of(r).done() && !link_.has_left(other)));
+        return part_of(r).waiting && (!part_of(r).agreed || (!part_of(r).done() && !link_.has_left(other)) ||
+                                      link_.sending(this, other));
     return false;
   }
   // Whether bytes are moving.
@@ -158,9 +159,9 @@ class transfer {
         check(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, origin(peer), tag(), link_.comm(),
                         &p.requests.back()),
               "MPI_Irecv");
+        p.posted = p.requests.size();
         p.cuts.append(bytes);
       });
-      p.posted = p.requests.size();
     }
   }
   void send_note(const host::exchange_call& call, int peer) {
@@ -178,7 +179,7 @@ class transfer {
       sizes_.write(w);
     }
     p.cuts.write(w);
-    link_.send(origin(peer), std::move(note));
+    link_.send(origin(peer), std::move(note), this);
   }
 
   // Sends to oneself.
@@ -262,7 +263,8 @@ class transfer {
 
   bool finished() const {
     return std::all_of(parts_.begin(), parts_.end(),
-                       [](const part& p) { return !p.waiting || (p.agreed && p.done()); });
+                       [](const part& p) { return !p.waiting || (p.agreed && p.done()); }) &&
+           !link_.sending(this); // notes
   }
 
   // Takes the buffers back from MPI. Receives for which nothing has come are cancelled; what has begun ends,
