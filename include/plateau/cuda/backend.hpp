@@ -189,7 +189,8 @@ class cuda_backend {
   }
 
   // Host code that touches pinned memory, in stream order; views are of host memory. It runs on a thread of
-  // the driver: nothing in it calls CUDA, frees memory of this backend, or waits for another stream's work.
+  // the driver: nothing in it calls CUDA, frees memory of this backend, waits for another stream's work, or
+  // takes a lock that is held anywhere during a call of CUDA or of this backend.
   template <class F, class... Args> void host_task(on<stream> s, F f, Args... args) {
     check_host_task<F, Args...>();
     s.stream.push([f = std::move(f), ... a = unwrap(args)]() mutable { f(a...); }, s.place());

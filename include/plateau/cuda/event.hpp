@@ -31,17 +31,19 @@ class event_pool {
   }
 
   cudaEvent_t take() {
-    const std::lock_guard lock(mutex_);
-    if (idle_.empty()) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!idle_.empty()) {
+        const cudaEvent_t e = idle_.back();
+        idle_.pop_back();
+        return e;
+      }
       if (made_ == idle_.capacity()) idle_.reserve(std::max<std::size_t>(16, 2 * made_)); // for give_back
-      cudaEvent_t made = nullptr;
-      check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-      ++made_;
-      return made;
+      ++made_; // should it fail there is room for one too many
     }
-    const cudaEvent_t e = idle_.back();
-    idle_.pop_back();
-    return e;
+    cudaEvent_t made = nullptr; // without the lock: no lock of ours is held while CUDA takes one of its own
+    check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+    return made;
   }
   void give_back(cudaEvent_t e) noexcept {
     const std::lock_guard lock(mutex_);

@@ -7,7 +7,8 @@
 // call of its own, behind the wait.
 //
 // CUDA's rules hold for the code: it calls nothing of CUDA, and it waits for no other call, since the driver
-// may run the calls of all streams on one thread.
+// may run the calls of all streams on one thread. That thread may hold a lock of the driver's meanwhile: the
+// code takes no lock that some other thread holds while it calls CUDA.
 #pragma once
 
 #include <plateau/access.hpp>

@@ -21,6 +21,8 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <iterator>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,10 +53,11 @@ class group {
   group(const group&) = delete;
   group& operator=(const group&) = delete;
   ~group() {
+    flights gone;
     {
       const lock_type lock(record_->mutex());
       stopping_ = true;
-      forget([](const flight&) { return true; });
+      forget([](const flight&) { return true; }, gone);
       wake_.notify_all();
     }
     watchdog_.join();
@@ -79,9 +82,10 @@ class group {
     wake_.notify_all();
   }
   void remove(const std::shared_ptr<handle>& h) {
+    flights gone;
     const lock_type lock(record_->mutex());
     std::erase(handles_, h);
-    forget([&](const flight& f) { return f.of == h.get(); });
+    forget([&](const flight& f) { return f.of == h.get(); }, gone);
   }
   void add(std::shared_ptr<flight> f) {
     const lock_type lock(record_->mutex());
@@ -186,11 +190,20 @@ class group {
     return {failure::kind::collective, std::move(text), me_, what, sequence};
   }
 
-  // Takes flights out of the record's list, which the lock guards: the watchdog may keep one for a moment.
-  template <class Which> void forget(Which which) {
-    for (const auto& f : flights_)
-      if (which(*f)) f->listed.reset();
-    std::erase_if(flights_, [&](const auto& f) { return which(*f); });
+  using flights = std::list<std::shared_ptr<flight>>;
+
+  // Takes flights out of the record's list, which the lock guards, and puts them into `gone`, which is to end
+  // without the lock: an event may be destroyed with it, for which CUDA takes a lock of its own, and that one
+  // it may hold while a host call waits for ours.
+  template <class Which> void forget(Which which, flights& gone) {
+    for (auto at = flights_.begin(); at != flights_.end();) {
+      const auto next = std::next(at);
+      if (which(**at)) {
+        (*at)->listed.reset();
+        gone.splice(gone.end(), flights_, at);
+      }
+      at = next;
+    }
   }
 
   // The watchdog's thread.
@@ -211,7 +224,7 @@ class group {
           channel_->abort(std::move(found->first));
       }
       if (record_->aborted()) {
-        forget([](const flight&) { return true; });
+        forget([](const flight&) { return true; }, gone_);
         if (may_abort_now()) {
           const bool anything = !handles_.empty();
           const unlocked meanwhile(lock);
@@ -219,6 +232,13 @@ class group {
           abort_all();
         }
       }
+      {
+        const unlocked meanwhile(lock);
+        asked_.clear();
+        fronts_.clear();
+        gone_.clear();
+      }
+      if (stopping_) break;
       const bool idle = flights_.empty() && call_ == nullptr && !record_->aborted();
       wake_.wait_for(lock, idle ? idle_interval : busy_interval);
     }
@@ -246,7 +266,7 @@ class group {
 
   std::optional<finding> look(lock_type& lock) {
     if (record_->aborted()) return std::nullopt;
-    forget([](const flight& f) { return f.end->done && !f.end->skipped; });
+    forget([](const flight& f) { return f.end->done && !f.end->skipped; }, gone_);
     for (const auto& f : flights_)
       if (auto why = f->failed_in_stream())
         return finding(of_this_rank(std::move(why->text), f->wait.operation, f->wait.sequence), true);
@@ -269,7 +289,6 @@ class group {
   // communicator only the oldest flight can have begun.
   std::optional<failure> look_at_device(lock_type& lock) {
     asked_ = handles_;
-    fronts_.clear();
     for (const auto& f : flights_) {
       const auto same = [&](const front& g) { return g.oldest->of == f->of; };
       if (std::none_of(fronts_.begin(), fronts_.end(), same)) fronts_.push_back({f});
@@ -296,8 +315,6 @@ class group {
     }
     for (const front& f : fronts_)
       if (f.begun && !f.oldest->wait.reached) f.oldest->begin();
-    asked_.clear();
-    fronts_.clear();
     return found;
   }
 
@@ -310,13 +327,14 @@ class group {
   // Under the record's mutex:
   std::condition_variable wake_;
   std::vector<std::shared_ptr<handle>> handles_;
-  std::vector<std::shared_ptr<flight>> flights_; // in the order of issue
+  flights flights_; // in the order of issue
   blocking_call* call_ = nullptr;
   bool stopping_ = false;
   mutable std::optional<patience::clock::time_point> seen_;
   // The watchdog's own:
   std::vector<std::shared_ptr<handle>> asked_;
   std::vector<front> fronts_;
+  flights gone_;
   std::thread watchdog_;
 };
 
