@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include <cuda_runtime.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -43,11 +44,17 @@ inline int gpu_of_process(int rank, const std::vector<std::int64_t>& machines,
   return mine;
 }
 
-// Collective over the processes.
+// Collective over the processes. A launcher may show each process of a machine GPUs of its own, all of them
+// from number 0 on: those count as different machines.
 inline int own_gpu(process_communicator& processes, int gpus) {
   char name[256] = {};
   static_cast<void>(gethostname(name, sizeof name - 1));
-  const std::int64_t mine[2] = {static_cast<std::int64_t>(plateau::digest().add(name).value()), gpus};
+  plateau::digest machine;
+  machine.add(name);
+  cudaDeviceProp first;
+  if (gpus > 0 && cudaGetDeviceProperties(&first, 0) == cudaSuccess)
+    for (const char part : first.uuid.bytes) machine.add(static_cast<std::int64_t>(part));
+  const std::int64_t mine[2] = {static_cast<std::int64_t>(machine.value()), gpus};
   std::vector<std::int64_t> all(2 * static_cast<std::size_t>(processes.size())), machines, counts;
   processes.host_exchange(mine, all, "machines and their GPUs");
   for (std::size_t i = 0; i < all.size(); i += 2) {
