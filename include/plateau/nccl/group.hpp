@@ -307,7 +307,7 @@ class group {
       // Of what has begun, too: a device that has failed calls no host code any more.
       for (front& f : fronts_) {
         const cudaError_t now = cudaEventQuery(f.oldest->reached.handle());
-        cudart::forgive(now); // "not ready" stays behind as well, and NCCL would take it for its own
+        cudart::forgive(now); // "not ready" stays behind as well, as the last error of this thread
         f.begun = now == cudaSuccess;
         if (now != cudaSuccess && now != cudaErrorNotReady && !found)
           found = of_this_rank("cudaEventQuery: " + cudart::error_text(now), "an exchange in flight", 0);
