@@ -16,6 +16,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace plateau::inline v0 {
@@ -27,13 +28,14 @@ struct ballot {
 
   std::array<std::int64_t, words> value{};
 
-  ballot(std::uint64_t digest_value, const failure* mine) {
+  // Its text is the failure, or what the digest is of.
+  ballot(std::uint64_t digest_value, const failure* mine, std::string_view described = {}) {
     value[0] = mine != nullptr ? 1 : 0;
     value[1] = static_cast<std::int64_t>(digest_value);
-    if (mine == nullptr) return;
-    const std::size_t n = std::min(mine->text.size(), text_bytes);
+    const std::string_view text = mine != nullptr ? std::string_view(mine->text) : described;
+    const std::size_t n = std::min(text.size(), text_bytes);
     value[2] = static_cast<std::int64_t>(n);
-    std::memcpy(&value[3], mine->text.data(), n);
+    if (n != 0) std::memcpy(&value[3], text.data(), n);
   }
   static std::string text_of(std::span<const std::int64_t> b) {
     return {reinterpret_cast<const char*>(&b[3]), static_cast<std::size_t>(b[2])};
@@ -49,12 +51,15 @@ template <class Communicator> int origin_rank(const Communicator& comm, int rank
 } // namespace detail
 
 // Collective; one host exchange. `mine` is this rank's failure, or nullptr; `what` names the operator, the
-// same literal on all ranks. Throws collective_error on all ranks when any failed (the lowest such rank, its
-// text) or digests differ (the ranks outside the majority; the lowest is the failed one).
+// same literal on all ranks; `described` says in words what the digest is of ("tokens 4096, hidden 1024"; up
+// to 1 KiB), so that both values can be named. Throws collective_error on all ranks when any failed (the
+// lowest such rank, its text) or digests differ (the ranks outside the majority; the lowest is the failed
+// one).
 template <class Communicator>
-void vote(Communicator& comm, std::uint64_t digest_value, const failure* mine, const char* what) {
+void vote(Communicator& comm, std::uint64_t digest_value, const failure* mine, const char* what,
+          std::string_view described = {}) {
   using detail::ballot;
-  const ballot own(digest_value, mine);
+  const ballot own(digest_value, mine, described);
   std::vector<std::int64_t> all(ballot::words * static_cast<std::size_t>(comm.size()));
   const std::uint64_t sequence = comm.counters().exchanges + comm.counters().host_exchanges;
   comm.host_exchange(own.value, all, what);
@@ -76,13 +81,18 @@ void vote(Communicator& comm, std::uint64_t digest_value, const failure* mine, c
     std::string& list = digest_of(r) == digest_of(common) ? agree : differ;
     list += (list.empty() ? "" : ", ") + std::to_string(detail::origin_rank(comm, r));
   }
-  throw collective_error(detail::origin_rank(comm, odd), what, sequence,
-                         "ranks were given different shapes, types or options: rank " + differ +
-                             " against rank " + agree);
+  std::string text =
+      "ranks were given different shapes, types or options: rank " + differ + " against rank " + agree;
+  const auto has = [&](int r) {
+    return "rank " + std::to_string(detail::origin_rank(comm, r)) + " has " + ballot::text_of(of(r));
+  };
+  if (of(odd)[2] != 0 && of(common)[2] != 0) text += ": " + has(odd) + "; " + has(common);
+  throw collective_error(detail::origin_rank(comm, odd), what, sequence, text);
 }
 template <class Communicator>
-void vote(Communicator& comm, const digest& d, const failure* mine, const char* what) {
-  vote(comm, d.value(), mine, what);
+void vote(Communicator& comm, const digest& d, const failure* mine, const char* what,
+          std::string_view described = {}) {
+  vote(comm, d.value(), mine, what, described);
 }
 
 } // namespace plateau::inline v0

@@ -217,6 +217,21 @@ TEST_CASE("mpi on 4 ranks: shapes and types that differ between processes are na
   }
 }
 
+TEST_CASE("mpi on 2 ranks: versions that differ between processes: both are named, on both") {
+  const auto outcomes = mpi_rig::run(
+      2,
+      [](pl::mpi_communicator& comm) {
+        pl::mpi::joining_ranks<pl::mpi::world> ranks{comm.world(), comm.rank()};
+        pl::mpi::agree_on_versions(ranks, pl::mpi::versions_here()); // these are the same
+        pl::mpi::agree_on_versions(ranks, comm.rank() == 0 ? "Plateau 0.1.0, X" : "Plateau 0.2.0, X");
+      },
+      {});
+  for (const auto& o : outcomes) {
+    REQUIRE(o.has_value());
+    CHECK(contains(o->text, "rank 1 has Plateau 0.2.0, X; rank 0 has Plateau 0.1.0, X"));
+  }
+}
+
 TEST_CASE("mpi on 1 ranks: what cannot serve is refused with a sentence") {
   const auto refused = [](MPI_Comm comm, pl::mpi_options options) {
     return text_of<pl::config_error>([&] { pl::mpi_communicator{comm, options}; });
@@ -269,8 +284,14 @@ TEST_CASE("mpi on 2 ranks: a rank that does not come in time: nobody waits for e
     static_cast<void>(mpi_rig::first_processes(2));
   }
   MPI_Barrier(MPI_COMM_WORLD);
-  // Rank 1 comes now, and cannot know that rank 0 has gone; an end without a failure waits for the grace.
-  if (me == 1) pl::mpi_communicator{mpi_rig::first_processes(2), options};
+  // Rank 1 comes now, when rank 0 has given up: it hears nothing from it, and the job goes on.
+  if (me == 1) {
+    const std::string text = text_of<pl::collective_error>([&] {
+      pl::mpi_communicator{mpi_rig::first_processes(2), options};
+    });
+    CHECK(contains(text, "rank 0 failed in mpi_communicator"));
+    CHECK(contains(text, "rank 0, which takes part in nothing"));
+  }
   MPI_Barrier(MPI_COMM_WORLD);
 }
 

@@ -80,8 +80,12 @@ template <class F> outcomes run(int ranks, F f, const pl::mpi_options& options) 
   const MPI_Comm some = first_processes(ranks);
   pl::mpi::rank_end end;
   if (some != MPI_COMM_NULL) {
-    pl::mpi_communicator comm{some, options};
-    end = pl::mpi::run_rank(comm, f);
+    try {
+      pl::mpi_communicator comm{some, options};
+      end = pl::mpi::run_rank(comm, f);
+    } catch (const pl::collective_error&) { // a rank may fail before another one's is made
+      end.mine = pl::failure::current();
+    }
   }
   return gather(ranks, end.mine);
 }

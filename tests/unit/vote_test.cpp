@@ -31,3 +31,17 @@ TEST_CASE("vote: P1: one rank out of memory: every rank gets its numbers, in the
     CHECK(o->text == "asked for 128 bytes, 64 are left");
   }
 }
+
+TEST_CASE("vote: D11: capacities 3 and 4 on different ranks: both are named, on all of them") {
+  const auto outcomes = plateau::run_ranks_collecting(3, [](auto& comm) {
+    const std::string described = comm.rank() == 1 ? "capacity 4" : "capacity 3";
+    plateau::vote(comm, plateau::digest{}.add(described), nullptr, "dispatch", described);
+  });
+  for (const auto& o : outcomes) {
+    REQUIRE(o.has_value());
+    CHECK(o->failed_rank == 1);
+    CHECK(o->text ==
+          "ranks were given different shapes, types or options: rank 1 against rank 0, 2: rank 1 has "
+          "capacity 4; rank 0 has capacity 3");
+  }
+}

@@ -62,6 +62,8 @@ class link final : public host::abort_record {
     leave(rank_);
     tell(message::left, [](packet_writer&) {});
   }
+  // All ranks have come. Before that MPI has nothing of the user's, so a failure ends no job.
+  bool founded = false;
   // The next number of a communicator that no rank of this process's knowledge uses yet.
   std::int64_t next_context = 1;
 
@@ -341,7 +343,7 @@ class link final : public host::abort_record {
       waits_.clear();
       if (request_ != MPI_REQUEST_NULL) static_cast<void>(new packet(std::move(arriving_))); // still MPI's
       if (!aborted() && complete) MPI_Comm_free(&comm_);
-      if (!aborted() || complete) return;
+      if (!aborted() || complete || !founded) return;
     } catch (const std::exception& e) {
       std::fprintf(stderr, "plateau: rank %d: at the end of its communicator: %s\n", rank_, e.what());
       return;

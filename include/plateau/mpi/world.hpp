@@ -14,6 +14,7 @@
 #include <plateau/host/stream.hpp>
 #include <plateau/mpi/duplicate.hpp>
 #include <plateau/mpi/integer_rounds.hpp>
+#include <plateau/mpi/joining.hpp>
 #include <plateau/mpi/link.hpp>
 #include <plateau/mpi/options.hpp>
 #include <plateau/mpi/transfer.hpp>
@@ -36,7 +37,8 @@ class world {
   using stream = host::stream;
 
   // Collective over `comm`, of which a duplicate is used: the original is not touched. Throws config_error
-  // when it, or MPI, cannot serve, and backend_error when its other ranks do not come before the deadline.
+  // when it, or MPI, cannot serve, backend_error when its other ranks do not come before the deadline, and on
+  // all ranks collective_error when they were built with, or run, different versions.
   static std::pair<std::shared_ptr<world>, int> join(MPI_Comm comm, options o = {}) {
     auto over = std::make_shared<link>(duplicate(comm, o), o);
     int size = 0;
@@ -44,7 +46,13 @@ class world {
     std::vector<int> origin(static_cast<std::size_t>(size));
     std::iota(origin.begin(), origin.end(), 0);
     const int rank = over->rank();
-    return {std::make_shared<world>(std::move(over), std::move(origin), rank, 0), rank};
+    auto made = std::make_shared<world>(over, origin, rank, 0);
+    // Over a communicator of its own, so that the operations of the one that is made count from 0.
+    joining_ranks<world> others{
+        std::make_shared<world>(over, std::move(origin), rank, static_cast<int>(over->next_context++)), rank};
+    agree_on_versions(others, versions_here());
+    over->founded = true;
+    return {std::move(made), rank};
   }
   // origin[r]: rank r in the outermost communicator.
   world(std::shared_ptr<link> over, std::vector<int> origin, int rank, int context)
