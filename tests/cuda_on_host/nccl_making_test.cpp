@@ -231,6 +231,21 @@ TEST_CASE("nccl: an adopted communicator of another device, and none at all, are
   });
 }
 
+TEST_CASE("nccl: an environment that makes NCCL's calls block is refused") {
+  const eight_devices settings;
+  setenv("NCCL_COMM_BLOCKING", "1", 1);
+  refused(2, 0, {"rank 0: NCCL_COMM_BLOCKING=1 is in the environment", "unset it"}, [](auto& threads) {
+    try {
+      pl::nccl_communicator comm{threads};
+    } catch (...) {
+      threads.host_exchange({}, {}); // the environment is that of both
+      if (threads.rank() == 0) unsetenv("NCCL_COMM_BLOCKING");
+      threads.host_exchange({}, {});
+      throw;
+    }
+  });
+}
+
 TEST_CASE("nccl: in a group that fails an adopted communicator is left alone, or aborted once where that is "
           "allowed") {
   const eight_devices settings;

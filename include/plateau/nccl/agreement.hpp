@@ -20,9 +20,11 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace plateau::inline v0::nccl {
@@ -52,6 +54,12 @@ inline introduction introduce(const channel_ranks& ranks, std::optional<ncclComm
   if (version < oldest_nccl)
     throw config_error("plateau: " + rank + ": NCCL " + version_text(version) +
                        " is loaded, nccl_communicator needs 2.18 or newer: see LD_LIBRARY_PATH");
+  // NCCL lets the environment overrule what a program asks for.
+  if (const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
+      !adopted && blocking != nullptr && *blocking != '\0' && std::string_view(blocking) != "0")
+    throw config_error("plateau: " + rank + ": NCCL_COMM_BLOCKING=" + blocking +
+                       " is in the environment: calls of NCCL would then block, and nothing could end one "
+                       "whose peers do not come: unset it");
   cudart::check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
   cudaDeviceProp properties;
   cudart::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
