@@ -201,6 +201,13 @@ TEST_CASE("mpi on 3 ranks: after a group has failed a new one works") {
   }
 }
 
+TEST_CASE("mpi on 2 ranks: a deadline and a grace as long as they can be said are as good as none") {
+  pl::mpi_options options;
+  options.deadline = options.grace = milliseconds::max();
+  all_succeed(
+      2, [](auto& comm) { steps(comm); }, options);
+}
+
 TEST_CASE("mpi on 4 ranks: shapes and types that differ between processes are named by rank") {
   const auto outcomes = mpi_rig::run(4,
                                      [](auto& comm) {

@@ -38,7 +38,7 @@ std::string waits(abort_record& record, int rank, int peer) {
   }
   return "";
 }
-const abort_record::clock::duration a_minute = std::chrono::minutes(1);
+constexpr std::chrono::milliseconds a_minute = std::chrono::minutes(1);
 } // namespace
 
 TEST_CASE("abort record: the first cause wins") {
@@ -99,6 +99,19 @@ TEST_CASE("abort record: a wait for a rank that has left ends, one for another r
   abort_record other(3, std::chrono::milliseconds(50));
   CHECK(waits(other, 0, 1).rfind("1: no rank completed an operation for 50 ms: rank 0 waits in 'ring'", 0) ==
         0);
+}
+
+TEST_CASE("abort record: the longest deadline that can be said is as good as none") {
+  abort_record record(2, std::chrono::milliseconds::max());
+  std::string said;
+  std::thread waiting([&] { said = waits(record, 0, 1); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  {
+    const std::lock_guard lock(record.mutex());
+    record.abort(cause(1, "later"));
+  }
+  waiting.join();
+  CHECK(said == "1: later");
 }
 
 TEST_CASE("abort record: the deadline follows who waits for whom") {

@@ -49,9 +49,12 @@ class abort_record {
   // How long a reader of a provisional cause waits for the definitive one.
   static constexpr std::chrono::seconds grace{2};
 
-  abort_record(int ranks, clock::duration deadline)
-      : deadline_(std::min<clock::duration>(deadline, std::chrono::hours(24 * 365))),
-        left_(static_cast<std::size_t>(ranks)), latched_(left_.size()) {
+  // What is as good as for ever; more milliseconds than that the clock may be unable to count.
+  static constexpr std::chrono::milliseconds longest = std::chrono::hours(24 * 365);
+
+  abort_record(int ranks, std::chrono::milliseconds deadline)
+      : deadline_(std::min(deadline, longest)), left_(static_cast<std::size_t>(ranks)),
+        latched_(left_.size()) {
     sites_.reserve(16 * left_.size());
   }
   abort_record(const abort_record&) = delete;

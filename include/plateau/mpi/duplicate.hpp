@@ -6,10 +6,12 @@
 
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
+#include <plateau/host/abort_record.hpp>
 #include <plateau/mpi/check.hpp>
 #include <plateau/mpi/options.hpp>
 #include <plateau/mpi/session.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <memory>
@@ -43,7 +45,8 @@ inline MPI_Comm duplicate(MPI_Comm comm, const mpi_options& options) {
   auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Comm_idup(comm, made.get(), &request), "MPI_Comm_idup");
-  const auto until = std::chrono::steady_clock::now() + options.deadline;
+  const auto until =
+      std::chrono::steady_clock::now() + std::min(options.deadline, host::abort_record::longest);
   for (int done = 0; done == 0;) {
     check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done == 0 && std::chrono::steady_clock::now() > until) {

@@ -100,13 +100,11 @@ class link final : public host::abort_record {
       said_goodbye_ = true;
     }
     std::condition_variable nobody;
-    auto begun = clock::now();
-    bool failed = aborted();
+    const auto begun = clock::now();
     for (;;) {
       if (goodbyes_ + 1 == goodbye_.size() && out_.empty()) return true;
-      if (aborted() && !failed) begun = clock::now();
-      failed = aborted();
-      const auto until = failed ? begun + options_.grace : std::max(begun, progressed()) + patience;
+      if (aborted() && !given_up_by_) given_up_by_ = clock::now() + options_.grace;
+      const auto until = aborted() ? *given_up_by_ : std::max(begun, progressed()) + patience;
       if (clock::now() >= until) return false;
       sleep(lock, nobody, until, nullptr);
     }
@@ -134,7 +132,10 @@ class link final : public host::abort_record {
  private:
   link(MPI_Comm comm, const mpi_options& options, int rank, int ranks)
       : abort_record(ranks, options.deadline), comm_(comm), rank_(rank), options_(options), out_(comm),
-        goodbye_(static_cast<std::size_t>(ranks)), exceptions_(std::uncaught_exceptions()) {}
+        goodbye_(static_cast<std::size_t>(ranks)), exceptions_(std::uncaught_exceptions()) {
+    options_.deadline = std::min(options.deadline, longest);
+    options_.grace = std::min(options.grace, longest);
+  }
   template <class Ask> static int asked(Ask ask, MPI_Comm comm) {
     int value = 0;
     mpi::check(ask(comm, &value), "MPI_Comm_rank or MPI_Comm_size");
@@ -361,6 +362,7 @@ class link final : public host::abort_record {
   std::size_t goodbyes_ = 0;
   int exceptions_;
   bool said_goodbye_ = false, hearing_ = false;
+  std::optional<clock::time_point> given_up_by_; // one grace, however often farewell() is called
   clock::time_point told_progress_{}, announce_next_{};
   std::vector<const host::wait_site*> announced_;
   std::vector<std::uint64_t> awaited_;

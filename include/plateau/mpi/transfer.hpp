@@ -275,11 +275,15 @@ class transfer {
       for (part& p : parts_)
         for (std::size_t i = p.ended; i < p.posted; ++i)
           if (p.requests[i] != MPI_REQUEST_NULL) check(MPI_Cancel(&p.requests[i]), "MPI_Cancel");
-      const auto until = host::abort_record::clock::now() + link_.options().grace;
-      for (;;) {
+      auto moved = host::abort_record::clock::now(); // something has, within the grace
+      for (std::size_t before = 0;;) {
         poll();
         if (std::all_of(parts_.begin(), parts_.end(), [](const part& p) { return p.done(); })) return;
-        if (host::abort_record::clock::now() > until) break;
+        std::size_t ended = 0;
+        for (const part& p : parts_) ended += p.ended;
+        if (ended != before) moved = host::abort_record::clock::now();
+        before = ended;
+        if (host::abort_record::clock::now() > moved + link_.options().grace) break;
         link_.poll();
         std::this_thread::yield();
       }
