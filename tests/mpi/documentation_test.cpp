@@ -6,6 +6,8 @@
 #include <plateau/close_step.hpp>
 
 #include <span>
+#include <stdexcept>
+#include <string>
 
 namespace pl = plateau;
 
@@ -43,4 +45,22 @@ TEST_CASE("documentation: a communicator of one's own") {
   }
   int size = 0;
   CHECK(MPI_Comm_size(mine, &size) == MPI_SUCCESS);
+}
+
+TEST_CASE("documentation: several communicators at once: whoever fails tells each") {
+  std::string text;
+  try {
+    pl::mpi_communicator one{MPI_COMM_WORLD}, other{MPI_COMM_WORLD};
+    try {
+      if (one.rank() == 0) throw std::runtime_error("label 7 is out of range");
+      one.close_step();
+    } catch (...) {
+      const pl::failure why = pl::failure::current();
+      for (auto* comm : {&one, &other}) comm->abort(why);
+      throw;
+    }
+  } catch (const std::exception& e) {
+    text = e.what();
+  }
+  CHECK(text.find("label 7 is out of range") != std::string::npos);
 }

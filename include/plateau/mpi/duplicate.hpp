@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A communicator of one's own between the ranks of a user's: the only collective call of MPI that is made, in
-// its non-blocking form.
+// A communicator of one's own between the ranks of a user's: beside the MPI_Comm_free at the end the only
+// collective call of MPI that is made, in its non-blocking form.
 #pragma once
 
 #include <plateau/config.hpp>
