@@ -93,7 +93,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     } catch (...) {
       mine = pl::failure::current();
     }
-    pl::vote(world, digest_of(c, g, settings, forced), mine ? &*mine : nullptr, "trainer");
+    pl::vote(world, digest_of(c, g, settings, forced), mine ? &*mine : nullptr, "trainer",
+             described(c, g, settings));
   }
 
   model_type& model() { return *model_; }
@@ -186,6 +187,28 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     d.add(s.context).add(s.batch).add(s.accumulate).add(s.steps).add(s.warmup).add(bits(s.learning_rate));
     d.add(bits(s.final_share)).add(bits(s.adamw.beta1)).add(bits(s.adamw.beta2)).add(bits(s.adamw.epsilon));
     return d.add(bits(s.adamw.weight_decay)).add(bits(s.adamw.clip));
+  }
+  // What differs most likely, in words, for the error of a vote.
+  static std::string described(const model_config& c, const rank_grid& g, const training_settings& s) {
+    std::string text = sizeof(T) == 2 ? "16-bit" : "fp32";
+    const auto add = [&](const char* what, std::int64_t value) {
+      text += std::string(", ") + what + " " + std::to_string(value);
+    };
+    add("layers", c.layers);
+    add("hidden", c.hidden);
+    add("heads", c.heads);
+    add("key-value heads", c.kv_heads);
+    add("experts", c.experts);
+    add("top-k", c.top_k);
+    add("intermediate", c.intermediate);
+    add("vocabulary", c.vocabulary);
+    add("ranks", g.ranks);
+    add("expert-parallel", g.expert_parallel);
+    add("context", s.context);
+    add("batch", s.batch);
+    add("accumulate", s.accumulate);
+    add("steps", s.steps);
+    return text;
   }
   void phase(const char* name) {
     backend_->device().meter().phase(name);

@@ -21,7 +21,7 @@ programs_like() {
 # A part passes with status 0 and is left out with 77; its last line "note: ..." goes into the table.
 moe_packages="doctest fmt CLI11 nlohmann_json"
 part_table=(
-  "backend      | quick |  90 | doctest       | cuda_backend_contract cuda_backend_check cuda_scratch_model_check | run_programs"
+  "backend      | quick |  90 | doctest       | cuda_backend_contract cuda_backend_check cuda_scratch_model_check cuda_extern_template_check | run_programs"
   "communicator | quick |  90 | doctest       | cuda_communicator_contract       | run_programs"
   "kernels      | quick |  90 | $moe_packages | $(programs_like 'kernels_*_check') | run_programs"
   "model        | quick |  90 | $moe_packages | cuda_model_check                 | run_programs"

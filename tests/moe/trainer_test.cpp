@@ -48,6 +48,24 @@ TEST_CASE("the schedule is the reference's, with a floor of a tenth") {
   }
 }
 
+TEST_CASE("D11: a trainer with another shape on one rank: all ranks are told, with both") {
+  const training_case c = test::tiny_case();
+  const auto outcomes = plateau::run_ranks_collecting(2, [&](plateau::thread_communicator& comm) {
+    plateau::host_backend backend;
+    moe::model_config shape = c.config;
+    if (comm.rank() == 1) shape.layers += 1;
+    moe::trainer<plateau::host_backend, plateau::thread_communicator, float> made(backend, comm, shape,
+                                                                                  {2, 1}, c.settings);
+  });
+  const std::string layers = std::to_string(c.config.layers), more = std::to_string(c.config.layers + 1);
+  for (const auto& o : outcomes) {
+    REQUIRE(o.has_value());
+    CHECK(o->operation == "trainer");
+    CHECK(o->text.find("rank 1 has fp32, layers " + more) != std::string::npos);
+    CHECK(o->text.find("rank 0 has fp32, layers " + layers) != std::string::npos);
+  }
+}
+
 // Adam divides each gradient by its own size, so that a rounding of a gradient that is nearly zero moves its
 // weight by a full step: weights are compared by norm, relative to how far training has moved them.
 TEST_CASE("five steps are those of AdamW in float64 with the reference's gradients") {
