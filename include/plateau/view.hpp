@@ -58,7 +58,7 @@ template <class T, class Space = device_space> struct view {
   }
   template <class U>
     requires(std::is_same_v<U, const T> && !std::is_const_v<T>)
-  constexpr operator view<U, Space>() const { return {p, n}; }
+  PLATEAU_HD constexpr operator view<U, Space>() const { return {p, n}; }
 };
 
 // rows x cols elements; consecutive rows are `ld` elements apart, those of one row are adjacent.
@@ -86,7 +86,7 @@ template <class T, class Space = device_space> struct tile {
   }
   template <class U>
     requires(std::is_same_v<U, const T> && !std::is_const_v<T>)
-  constexpr operator tile<U, Space>() const { return {p, rows, cols, ld}; }
+  PLATEAU_HD constexpr operator tile<U, Space>() const { return {p, rows, cols, ld}; }
 };
 
 // `count` tiles of one shape, `stride` elements apart: the operand of a strided-batched product.
@@ -110,7 +110,7 @@ template <class T, class Space = device_space> struct tile_batch {
   }
   template <class U>
     requires(std::is_same_v<U, const T> && !std::is_const_v<T>)
-  constexpr operator tile_batch<U, Space>() const { return {p, count, stride, rows, cols, ld}; }
+  PLATEAU_HD constexpr operator tile_batch<U, Space>() const { return {p, count, stride, rows, cols, ld}; }
 };
 
 // nvcc deduces through these; aggregate deduction is not relied upon.

@@ -41,21 +41,22 @@ namespace detail {
 inline constexpr int block_threads = 256;                // where nothing is asked for
 inline constexpr index_t most_blocks = index_t{1} << 30; // the device takes 2^31 - 1
 
+// One block a multiprocessor is enough, here and below: told nothing, ptxas rather spills a register than
+// lets fewer blocks be there.
 template <class Kernel, class... Args>
-__global__ void __launch_bounds__(block_threads) run_elements(index_t n, Kernel kernel, Args... args) {
+__global__ void __launch_bounds__(block_threads, 1) run_elements(index_t n, Kernel kernel, Args... args) {
   const index_t stride = static_cast<index_t>(gridDim.x) * block_threads;
   for (index_t i = static_cast<index_t>(blockIdx.x) * block_threads + threadIdx.x; i < n; i += stride)
     kernel(i, args...);
 }
-// All threads of a block are at the same row, so that they meet at the same barriers. One block a
-// multiprocessor is enough: told nothing, ptxas rather spills registers than lets fewer than four be there.
+// All threads of a block are at the same row, so that they meet at the same barriers.
 template <int Threads, class Kernel, class... Args>
 __global__ void __launch_bounds__(Threads, 1) run_block_rows(index_t n, Kernel kernel, Args... args) {
   block_team<Threads> team;
   for (index_t row = blockIdx.x; row < n; row += gridDim.x) kernel(team, row, args...);
 }
 template <class Kernel, class... Args>
-__global__ void __launch_bounds__(block_threads) run_warp_rows(index_t n, Kernel kernel, Args... args) {
+__global__ void __launch_bounds__(block_threads, 1) run_warp_rows(index_t n, Kernel kernel, Args... args) {
   constexpr int warps = block_threads / 32;
   warp_team<warps> team;
   const index_t stride = static_cast<index_t>(gridDim.x) * warps;
