@@ -80,7 +80,8 @@ std::vector<lines> code_blocks(const lines& page, const std::string& language) {
 TEST_CASE("C++ in the documentation stands in a file that is compiled") {
   std::vector<lines> sources;
   for (const char* folder : {"include", "examples", "tests"})
-    for (const fs::path& file : files_under(root / folder, {".hpp", ".cpp", ".cu"})) sources.push_back(read(file));
+    for (const fs::path& file : files_under(root / folder, {".hpp", ".cpp", ".cu"}))
+      sources.push_back(read(file));
   std::size_t blocks = 0;
   for (const fs::path& page : pages())
     for (const lines& block : code_blocks(read(page), "cpp")) {
