@@ -6,6 +6,7 @@
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 using plateau::failure;
 
@@ -55,6 +56,8 @@ TEST_CASE("run_ranks_collecting: the failed rank keeps its own error, the others
   const auto outcomes = plateau::run_ranks_collecting(3, [](auto& comm) {
     if (comm.rank() == 1) throw plateau::budget_exceeded("asked for 64 MiB");
     if (comm.rank() == 0) comm.close_step();
+    if (comm.rank() == 2) // stays until it has thrown: one that leaves before is named itself
+      while (!comm.cause()) std::this_thread::yield();
   });
   REQUIRE(outcomes.size() == 3);
   REQUIRE(outcomes[0].has_value());

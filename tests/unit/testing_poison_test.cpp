@@ -5,7 +5,15 @@
 
 #include <vector>
 
+// g++ has a macro for it, clang a feature.
 #if defined(__SANITIZE_ADDRESS__)
+#define CAN_ASK 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define CAN_ASK 1
+#endif
+#endif
+#if defined(CAN_ASK)
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -19,7 +27,7 @@ TEST_CASE("watched_memory: only the named pieces are open, and everything is aft
   memory.add(a, sizeof a);
   memory.add(b, 32); // the rest of it is not watched
   [[maybe_unused]] const auto shut = [](const unsigned char* p) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(CAN_ASK)
     return __asan_address_is_poisoned(p) != 0;
 #else
     return p == nullptr;
