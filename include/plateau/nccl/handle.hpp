@@ -82,6 +82,8 @@ class handle {
     if (patiently && now == ncclSuccess) static_cast<void>(ncclCommCount(comm_, &size));
     return now;
   }
+  // Whoever is inside has left, and nobody gets in again: its owner may do with it what he likes.
+  void release() { close(); }
   // The text of an error that status() gave.
   std::string error(ncclResult_t status, const char* call) {
     const in_use here(*this);

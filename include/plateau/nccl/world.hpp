@@ -92,6 +92,7 @@ class world {
     if (group_->failed()) group_->abort_all();
     if (comm_->whose() == ownership::ours) handle::abort({&comm_, 1}); // while an exception passes
     group_->remove(comm_);
+    comm_->release(); // the watchdog may be asking for its state: an adopted one's owner may destroy it now
   }
 
   int size() const { return channel_->size(); }
