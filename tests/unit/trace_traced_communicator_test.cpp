@@ -47,13 +47,13 @@ TEST_CASE("exchanges of two ranks, and of a group split from them") {
     const int me = threads.rank();
     backend_t backend(*recorders[static_cast<std::size_t>(me)]);
     communicator_t comm(threads, backend);
-    pl::device_buffer<std::int64_t, backend_t> x(backend.device(), 8, pl::tag::other);
+    pl::device_buffer<std::int64_t, backend_t> x(backend.device(), 10, pl::tag::other);
     auto s = backend.make_stream("main");
     auto other = comm.split(0, -me);
     if (other.rank() != 1 - me || other.origin_rank(0) != 1 || other.size() != 2)
       throw pl::config_error("a split of another order");
     comm.exchange(s, {send_to(1 - me, x.first(4)), send_to(me, x.first(2))},
-                  {receive_from(1 - me, x.all().sub(4, 4)), receive_from(me, x.all().sub(2, 2))}, "rows");
+                  {receive_from(1 - me, x.all().sub(4, 4)), receive_from(me, x.all().sub(8, 2))}, "rows");
     other.exchange(s, {send_to(other.rank(), x.first(0))}, {}, "nothing");
     std::array<std::int64_t, 2> all{};
     const std::array<std::int64_t, 1> mine{me};
