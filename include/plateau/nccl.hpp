@@ -4,7 +4,7 @@
 // threads reach one another over a communicator that is there already, of MPI processes or of threads with a
 // GPU each, or over a function of the user's; only data goes through NCCL.
 //   nccl_communicator comm{mpi};                      over an mpi_communicator, on the current device
-//   nccl_communicator comm{mpi, theirs};              adopts an ncclComm_t
+//   nccl_communicator comm{mpi, theirs};              adopts an ncclComm_t, which its owner destroys after it
 //   nccl_communicator comm{nccl_callback{...}};       over a function of one's own
 // All of these are collective and take nccl_options at the end.
 #pragma once

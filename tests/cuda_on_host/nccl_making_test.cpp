@@ -153,11 +153,13 @@ TEST_CASE("nccl: a communicator of the user's is used and given back" * doctest:
       }
       int size = 0;
       contract::require(ncclCommCount(mine, &size) == ncclSuccess && size == 3, "it lives");
-      pl::nccl_communicator again{threads, mine};
-      ring(again, gpu);
-      again.close_step();
+      {
+        pl::nccl_communicator again{threads, mine};
+        ring(again, gpu);
+        again.close_step();
+      }
       threads.close_step();
-      ncclCommDestroy(mine);
+      ncclCommDestroy(mine); // not before it has been given back: until then the watchdog asks for its state
     });
     nobody_failed(outcomes);
   }
