@@ -82,8 +82,14 @@ class handle {
     if (patiently && now == ncclSuccess) static_cast<void>(ncclCommCount(comm_, &size));
     return now;
   }
-  // Whoever is inside has left, and nobody gets in again: its owner may do with it what he likes.
-  void release() { close(); }
+  // Whoever is inside has left, and nobody gets in again: its owner may do with it what he likes. Host
+  // thread, outside of any call: only the watchdog can be inside, in one that does not block.
+  void release() {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    idle_.notify_all();
+    idle_.wait(lock, [&] { return !inside_; });
+  }
   // The text of an error that status() gave.
   std::string error(ncclResult_t status, const char* call) {
     const in_use here(*this);
