@@ -134,9 +134,7 @@ TEST_CASE("nccl: without a device there is a sentence, not a crash") {
   all_say(outcomes, {"rank 0: no CUDA device"});
 }
 
-// Left out of what runs by itself: about one time in twenty on a busy machine a communicator that was split
-// from a blocking one is asked for its state when it is gone. Run it with --no-skip.
-TEST_CASE("nccl: a communicator of the user's is used and given back" * doctest::skip()) {
+TEST_CASE("nccl: a communicator of the user's is used and given back") {
   const eight_devices settings;
   for (const bool blocking : {true, false}) {
     CAPTURE(blocking);
