@@ -69,3 +69,55 @@ TEST_CASE("a closed gate passes nothing and an open one everything") {
     CHECK(dgate[6] == 1.0f);
   }
 }
+
+TEST_CASE_TEMPLATE("the backward of rows that gates weigh agrees with float64", T, float, bfloat16,
+                   plateau::half) {
+  for (const auto level : cpu_levels())
+    for (const index_t n : {1, 2, 31, 33, 100, 129}) {
+      const std::string name = plateau::cpu_level_name(level);
+      CAPTURE(name);
+      CAPTURE(n);
+      const index_t rows = 5;
+      matrix<T> gate(rows, n, random_values<T>(rows * n, 1)), up(rows, n, random_values<T>(rows * n, 2)),
+          hidden(rows, n, random_values<T>(rows * n, 3));
+      const auto a = widened(gate.values()), b = widened(up.values()), d = widened(hidden.values());
+      const std::vector<float> weights{0.5f, 1.0f, 0.0f, -0.25f, 0.3f};
+      std::vector<float> dweights(5, 99.0f);
+      run_rows(level, rows, moe::weighted_swiglu_backward{}, all(weights), gate.out(), up.out(), hidden.out(),
+               all(dweights));
+
+      reference::vec of_gate, of_up, scaled, of_weight;
+      for (index_t r = 0; r < rows; ++r) {
+        const double g = static_cast<double>(weights[static_cast<std::size_t>(r)]);
+        double dot = 0;
+        for (index_t i = r * n; i < (r + 1) * n; ++i) {
+          const double s = 1 / (1 + std::exp(-a[i])), h = a[i] * s * b[i];
+          dot += d[i] * h;
+          of_gate.push_back(g * d[i] * b[i] * s * (1 + a[i] * (1 - s)));
+          of_up.push_back(g * d[i] * a[i] * s);
+          scaled.push_back(g * h);
+        }
+        of_weight.push_back(dot);
+      }
+      const double slack = std::is_same_v<T, float> ? 4 : 1;
+      check_accurate(gate.values(), of_gate, 2 * slack);
+      check_accurate(up.values(), of_up, slack);
+      check_accurate(hidden.values(), scaled, slack);
+      check_accurate(dweights, of_weight, 8); // a sum of n terms
+      CHECK(gate.spare_untouched());
+      CHECK(up.spare_untouched());
+      CHECK(hidden.spare_untouched());
+    }
+}
+
+TEST_CASE_TEMPLATE("over the gate's memory the activation has the same bits", T, float, bfloat16,
+                   plateau::half) {
+  for (const auto level : cpu_levels()) {
+    auto gate = random_values<T>(1000, 1);
+    const auto up = random_values<T>(1000, 2), before = gate;
+    std::vector<T> hidden(1000);
+    run_elements(level, 1000, moe::swiglu{}, all(before), all(up), all(hidden));
+    run_elements(level, 1000, moe::swiglu_in_place{}, all(gate), all(up));
+    CHECK(same_bits(gate, hidden));
+  }
+}
