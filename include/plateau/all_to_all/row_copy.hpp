@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One row copied by a team, bit for bit, of elements of any trivially copyable type. On the host it is one
-// memcpy, which is as fast as a core's memory. A GPU needs wide accesses for that: the team moves the widest
-// words, up to 16 bytes, at which both rows are aligned alike, and the ends that are no whole word apart.
+// One row copied by a team, bit for bit, of elements of any trivially copyable type.
 //
-// Ordinary stores, not non-temporal ones: those would have to be fenced before the stream tells anyone of
-// the row, and a kernel ends with its row.
+// On the host, rows whose addresses differ by whole vectors take one memcpy, which for some KiB does not read
+// the lines that it is about to overwrite. Where they differ otherwise it is slow (rows of 4 KiB that lie in
+// no cache, glibc 2.36 on an AMD EPYC, bytes read and written: 27 GB/s alike, 17 GB/s otherwise), and a loop
+// over lines is faster, with 24 GB/s. Non-temporal stores would gain a tenth where nothing reads the rows
+// soon and lose half where the exchange finds them in the cache; and they would have to be fenced row by row,
+// as a kernel is told of no end but its row's.
+//
+// A GPU needs wide accesses: the team moves the widest words, up to 16 bytes, at which both rows are aligned
+// alike, and the ends that are no whole word apart.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -51,13 +56,17 @@ PLATEAU_HD void copy_widest(Team& team, const unsigned char* from, unsigned char
 template <class Team, class T> PLATEAU_HD void copy_row(Team& team, const T* from, T* to, index_t n) {
   static_assert(std::is_trivially_copyable_v<T>, "plateau dispatch: rows are of a trivially copyable type");
   const index_t bytes = n * index_t{sizeof(T)};
+  const auto* source = reinterpret_cast<const unsigned char*>(from);
+  auto* target = reinterpret_cast<unsigned char*>(to);
   if constexpr (std::is_base_of_v<serial_team, Team>) {
-    if (n > 0)
-      memcpy(static_cast<void*>(to), static_cast<const void*>(from), static_cast<std::size_t>(bytes));
+    constexpr index_t line = 64, vector = 32;
+    const auto apart = reinterpret_cast<std::uintptr_t>(from) ^ reinterpret_cast<std::uintptr_t>(to);
+    const index_t lines = apart % vector == 0 ? 0 : bytes / line, done = lines * line;
+    team.for_each(lines, [=](index_t i) { std::memcpy(target + i * line, source + i * line, line); });
+    if (done < bytes) std::memcpy(target + done, source + done, static_cast<std::size_t>(bytes - done));
   } else {
     constexpr std::size_t widest = 16, alignment = alignof(T) < widest ? alignof(T) : widest;
-    copy_widest<widest, alignment>(team, reinterpret_cast<const unsigned char*>(from),
-                                   reinterpret_cast<unsigned char*>(to), bytes);
+    copy_widest<widest, alignment>(team, source, target, bytes);
   }
 }
 
