@@ -83,12 +83,12 @@ template <class Payload> struct online_lse_with {
     const online_lse state = online_lse::from_lse(lse);
     return joined(state, mean, state.s != 0.0f);
   }
-  PLATEAU_HD friend online_lse_with merge(const online_lse_with& a, const online_lse_with& b) {
-    const lse_shift by(a.m, b.m);
+  PLATEAU_HD friend online_lse_with merge(const online_lse_with& x, const online_lse_with& y) {
+    const lse_shift by(x.m, y.m);
     online_lse_with out;
     out.m = by.m;
-    out.s = a.s * by.first + b.s * by.second;
-    out.a = a.a * by.first + b.a * by.second;
+    out.s = x.s * by.first + y.s * by.second;
+    out.a = x.a * by.first + y.a * by.second;
     return out;
   }
   PLATEAU_HD float value() const { return state().value(); }

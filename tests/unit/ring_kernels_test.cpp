@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The kernels of a linear cross-entropy against float64, tile by tile, with every option, at every level of
+// vectors and by a wide team.
+#include "reference/linear_cross_entropy.hpp"
+#include "support/accuracy.hpp"
+#include "support/run_kernel.hpp"
+#include "support/tensors.hpp"
+
+#include <plateau/ring/cross_entropy_kernels.hpp>
+#include <plateau/ring/cross_entropy_rows.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace pl = plateau;
+using pl::bfloat16, pl::index_t;
+using namespace support;
+
+namespace {
+
+// One hidden element, so that weight[v] x 1 is any product; several tokens through x.
+struct rig {
+  reference::linear_loss oracle;
+  std::vector<float> products, bias, classes, weights;
+  pl::loss_terms terms;
+  pl::logit_map map;
+
+  rig(index_t tokens, index_t vocabulary, int options, std::uint64_t seed) {
+    oracle.tokens = tokens;
+    oracle.vocabulary = vocabulary;
+    oracle.hidden = tokens; // x is the identity: token i has the products weight(., i)
+    products = random_values<float>(tokens * vocabulary, seed, 4.0);
+    oracle.x.assign(static_cast<std::size_t>(tokens * tokens), 0);
+    oracle.weight.assign(static_cast<std::size_t>(tokens * vocabulary), 0);
+    for (index_t i = 0; i < tokens; ++i) {
+      oracle.x[static_cast<std::size_t>(i * tokens + i)] = 1;
+      for (index_t v = 0; v < vocabulary; ++v)
+        oracle.weight[static_cast<std::size_t>(v * tokens + i)] =
+            static_cast<double>(products[static_cast<std::size_t>(i * vocabulary + v)]);
+      oracle.targets.push_back((7 * i + static_cast<index_t>(seed)) % vocabulary);
+    }
+    oracle.targets[1] = -100;
+    oracle.targets[2] = vocabulary; // bad
+    if ((options & 1) != 0) oracle.bias = widened(bias = random_values<float>(vocabulary, seed + 1));
+    if ((options & 2) != 0) {
+      classes = random_values<float>(vocabulary, seed + 2);
+      for (float& c : classes) c = std::fabs(c);
+      oracle.class_weights = widened(classes);
+    }
+    if ((options & 4) != 0) oracle.smoothing = static_cast<double>(terms.smoothing = 0.25F);
+    if ((options & 8) != 0) oracle.z_loss = static_cast<double>(terms.z_loss = 0.03125F);
+    if ((options & 16) != 0) oracle.soft_cap = static_cast<double>(map.cap = 5);
+    if ((options & 32) != 0) oracle.scale = static_cast<double>(map.scale = 0.625F);
+    if ((options & 64) != 0) {
+      weights = random_values<float>(tokens, seed + 3);
+      weights[0] = 0; // counts as nothing
+      oracle.token_weights = widened(weights);
+    }
+    terms.vocabulary = vocabulary;
+  }
+};
+
+template <class T> pl::view<const T> part(const std::vector<T>& v, index_t first, index_t n) {
+  return v.empty() ? pl::view<const T>{} : all(v).sub(first, n);
+}
+matrix<float> columns(const rig& r, index_t first, index_t n) {
+  matrix<float> out(r.oracle.tokens, n);
+  for (index_t i = 0; i < r.oracle.tokens; ++i)
+    for (index_t c = 0; c < n; ++c)
+      out.at(i, c) = r.products[static_cast<std::size_t>(i * r.oracle.vocabulary + first + c)];
+  return out;
+}
+
+template <class T> void check_rig(pl::cpu_level level, const rig& r, index_t tile) {
+  const index_t tokens = r.oracle.tokens, vocabulary = r.oracle.vocabulary;
+  std::vector<std::int64_t> travelling(static_cast<std::size_t>(tokens));
+  run_elements(level, tokens, pl::token_targets{r.terms}, all(r.oracle.targets), all(r.weights),
+               all(travelling));
+  for (index_t i = 0; i < tokens; ++i)
+    CHECK(travelling[static_cast<std::size_t>(i)] ==
+          (r.oracle.counts(i) ? r.oracle.targets[static_cast<std::size_t>(i)] : std::int64_t{-1}));
+
+  std::vector<pl::token_state> states(static_cast<std::size_t>(tokens));
+  for (index_t first = 0; first < vocabulary; first += tile) {
+    const index_t n = std::min(tile, vocabulary - first);
+    matrix<float> z = columns(r, first, n);
+    run_rows(level, tokens, pl::fold_logits{r.map, first, r.terms.smoothing != 0}, z.out(),
+             part(r.bias, first, n), part(r.classes, first, n), all(std::as_const(travelling)), all(states));
+    CHECK(z.spare_untouched());
+  }
+
+  std::vector<float> class_sum(1), losses(static_cast<std::size_t>(tokens)), lses(losses), logs(losses);
+  run_rows(level, 1, pl::sum_classes{vocabulary}, all(std::as_const(r.classes)), all(class_sum));
+  const auto seen = r.oracle.forward();
+  run_elements(level, tokens, pl::token_outputs{r.terms}, all(r.oracle.targets), all(r.weights),
+               all(r.classes), all(std::as_const(class_sum)), all(std::as_const(states)), all(losses),
+               all(lses), all(logs));
+  check_accurate(losses, seen.losses, 4);
+  check_accurate(lses, seen.lses, 4);
+  check_accurate(logs, seen.log_probabilities, 4);
+  CHECK(losses[1] == 0.0F);
+  CHECK(losses[2] == 0.0F);
+
+  for (const index_t block : {1, 2, 100}) {
+    const index_t blocks = (tokens + block - 1) / block + 1; // the last one has no tokens
+    std::vector<pl::token_sums> sums(static_cast<std::size_t>(blocks));
+    std::vector<double> two(2);
+    std::vector<pl::bad_target> bad(1);
+    run_rows(level, blocks, pl::sum_tokens{r.terms, block}, all(r.oracle.targets), all(r.weights),
+             all(r.classes), all(std::as_const(class_sum)), all(std::as_const(states)), all(sums));
+    run_rows(level, 1, pl::join_sums{}, all(std::as_const(sums)), all(r.oracle.targets), all(two), all(bad));
+    CHECK(two[0] == doctest::Approx(seen.sum()).epsilon(1e-5));
+    CHECK(two[1] == doctest::Approx(seen.weight()).epsilon(1e-5));
+    CHECK(bad[0].token == 2);
+    CHECK(bad[0].target == vocabulary);
+  }
+
+  // Gradients, with another upstream gradient for each token.
+  const auto upstream = random_values<float>(tokens, 99);
+  const std::vector<double> divisors{0, 1};
+  std::vector<pl::token_gradient> travel(static_cast<std::size_t>(tokens));
+  const pl::loss_divisor by{3.0, false, false};
+  run_elements(level, tokens, pl::token_gradients{r.terms, by, 0}, all(r.oracle.targets), all(r.weights),
+               all(r.classes), all(std::as_const(class_sum)), all(std::as_const(states)), all(upstream),
+               all(divisors), all(travel));
+  auto factors = widened(upstream);
+  for (double& f : factors) f /= 3;
+  const auto expected = r.oracle.backward(factors).logits;
+  std::vector<T> actual(static_cast<std::size_t>(tokens * vocabulary));
+  for (index_t first = 0; first < vocabulary; first += tile) {
+    const index_t n = std::min(tile, vocabulary - first);
+    matrix<float> z = columns(r, first, n);
+    matrix<T> d(tokens, n);
+    const pl::logit_gradients kernel{r.map, first};
+    run_rows(level, tokens, kernel, z.out(), part(r.bias, first, n), part(r.classes, first, n),
+             pl::view<const pl::token_gradient>(all(travel)), d.out());
+    if constexpr (std::is_same_v<T, float>) {
+      matrix<float> in_place = columns(r, first, n);
+      run_rows(level, tokens, kernel, in_place.out(), part(r.bias, first, n), part(r.classes, first, n),
+               pl::view<const pl::token_gradient>(all(travel)), in_place.out());
+      CHECK(same_bits(in_place.values(), d.values()));
+    }
+    CHECK(d.spare_untouched());
+    for (index_t i = 0; i < tokens; ++i)
+      for (index_t c = 0; c < n; ++c)
+        actual[static_cast<std::size_t>(i * vocabulary + first + c)] = d.at(i, c);
+  }
+  check_accurate(actual, expected, std::is_same_v<T, float> ? 8 : 1);
+}
+
+} // namespace
+
+TEST_CASE("V6: tiles of any size, all options one by one and together, agree with float64") {
+  for (const auto level : cpu_levels())
+    for (const int options : {0, 1, 2, 4, 6, 8, 16, 32, 64, 127})
+      for (const auto& [vocabulary, tile] : {std::pair<index_t, index_t>{3, 1}, {67, 32}, {70, 100}}) {
+        const std::string name = pl::cpu_level_name(level);
+        CAPTURE(name);
+        CAPTURE(options);
+        CAPTURE(vocabulary);
+        check_rig<float>(level, rig(5, vocabulary, options, 3), tile);
+      }
+  for (const int options : {0, 127}) check_rig<bfloat16>(cpu_levels().back(), rig(6, 75, options, 4), 33);
+}
+
+TEST_CASE("V14: -infinity adds nothing, all of it is NaN, and NaN stays in its row: loss and gradient") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const pl::loss_terms terms{-100, 40, 0, 0};
+  const std::vector<std::int64_t> targets{1, 1, 1, -100, 1};
+  const std::vector<float> one{1}, sum{40}, none;
+  const std::vector<double> sums{0, 5};
+  for (const auto level : cpu_levels()) {
+    matrix<float> z(5, 40, std::vector<float>(200, 0.5F));
+    z.at(0, 3) = -infinity;
+    for (index_t c = 0; c < 40; ++c) z.at(1, c) = -infinity;
+    z.at(2, 17) = nan;
+    z.at(3, 0) = nan; // ignored
+    matrix<float> again(5, 40, z.values()), d(5, 40);
+    std::vector<pl::token_state> states(5);
+    std::vector<pl::token_gradient> travel(5);
+    std::vector<float> losses(5), nothing;
+    run_rows(level, 5, pl::fold_logits{}, z.out(), all(none), all(none), all(targets), all(states));
+    run_elements(level, 5, pl::token_outputs{terms}, all(targets), all(none), all(none), all(sum),
+                 all(std::as_const(states)), all(losses), all(nothing), all(nothing));
+    CHECK(losses[0] == doctest::Approx(std::log(39.0)));
+    CHECK(std::isnan(losses[1]));
+    CHECK(std::isnan(losses[2]));
+    CHECK(losses[3] == 0.0F);
+    CHECK(losses[4] == doctest::Approx(std::log(40.0)));
+    run_elements(level, 5, pl::token_gradients{terms, {}, 0}, all(targets), all(none), all(none), all(sum),
+                 all(std::as_const(states)), all(one), all(sums), all(travel));
+    run_rows(level, 5, pl::logit_gradients{}, again.out(), all(none), all(none), all(std::as_const(travel)),
+             d.out());
+    for (index_t c = 0; c < 40; ++c) {
+      CHECK(d.at(0, c) == doctest::Approx((c == 3 ? 0.0 : 1.0 / 39) - (c == 1)));
+      CHECK(std::isnan(d.at(1, c)));
+      CHECK(std::isnan(d.at(2, c)));
+      CHECK(d.at(3, c) == 0.0F);
+      CHECK(d.at(4, c) == doctest::Approx(1.0 / 40 - (c == 1)));
+    }
+  }
+}
+
+TEST_CASE("V13, V15: targets are compared in 64 bits, and no weight is looked up for one that is ignored") {
+  const std::vector<float> classes{1, 2, 3}, sum{6}, none;
+  const pl::loss_terms terms{-100, 3, 0, 0};
+  // 2^32 + 1 is 1 in 32 bits.
+  const std::vector<std::int64_t> wide{0, -100, (std::int64_t{1} << 32) + 1, -1, 2};
+  const std::vector<std::int32_t> narrow{0, -100, 3, -1, 2};
+  std::vector<pl::token_state> states(5);
+  for (pl::token_state& s : states) s.m = 0, s.s = 1;
+  std::vector<pl::token_sums> blocks(1);
+  std::vector<double> sums(2);
+  std::vector<pl::bad_target> bad(1);
+  for (const auto level : cpu_levels()) {
+    const auto check = [&](const auto& targets, std::int64_t offender) {
+      run_rows(level, 1, pl::sum_tokens{terms, 5}, all(targets), all(none), all(classes), all(sum),
+               all(std::as_const(states)), all(blocks));
+      run_rows(level, 1, pl::join_sums{}, all(std::as_const(blocks)), all(targets), all(sums), all(bad));
+      CHECK(sums[1] == 4); // of the classes 0 and 2
+      CHECK(bad[0].token == 2);
+      CHECK(bad[0].target == offender);
+    };
+    check(wide, (std::int64_t{1} << 32) + 1);
+    check(narrow, 3);
+    const std::vector<std::int32_t> good{0, 1, 2, -100, 1};
+    run_rows(level, 1, pl::sum_tokens{terms, 5}, all(good), all(none), all(classes), all(sum),
+             all(std::as_const(states)), all(blocks));
+    run_rows(level, 1, pl::join_sums{}, all(std::as_const(blocks)), all(good), all(sums), all(bad));
+    CHECK(bad[0].token == -1);
+  }
+}
+
+TEST_CASE("V1: the mean over no tokens is 0, or NaN by option; a sum is 0") {
+  const std::vector<double> none{0, 0}, some{6, 3};
+  std::vector<float> loss(1);
+  const auto reduced = [&](const std::vector<double>& sums, pl::loss_divisor by) {
+    run_elements(pl::cpu_level::baseline, 1, pl::reduce_loss{by}, all(sums), all(loss));
+    return loss[0];
+  };
+  CHECK(reduced(none, {1, true, false}) == 0.0F);
+  CHECK(std::isnan(reduced(none, {1, true, true})));
+  CHECK(reduced(none, {1, false, true}) == 0.0F);
+  CHECK(reduced(some, {1, true, false}) == 2.0F);
+  CHECK(reduced(some, {4, false, false}) == 1.5F);
+}
