@@ -346,7 +346,9 @@ TEST_CASE("one expert a rank and one foreign expert: every profile reaches the m
 
 TEST_CASE("experts that do not divide by ranks, more ranks than experts, one rank, 512 experts on 64 ranks") {
   const std::pair<int, index_t> shapes[] = {{7, 30}, {16, 3}, {64, 1}, {1, 1}, {1, 40}, {64, 512}, {2, 1}};
-  for (const auto& [ranks, experts] : shapes) {
+  for (const auto& shape : shapes) {
+    const int ranks = shape.first;
+    const index_t experts = shape.second;
     CAPTURE(ranks);
     placement_options options;
     options.foreign_experts = 8;
