@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a dispatch keeps between calls: its transfer stream, the storage of its plans, and the lists that a
+// round fills. All of it is reserved at construction, so that later calls allocate nothing on the host
+// either.
+#pragma once
+
+#include <plateau/access.hpp>
+#include <plateau/all_to_all/dispatch_plan.hpp>
+#include <plateau/all_to_all/dispatch_round.hpp>
+#include <plateau/all_to_all/dispatch_shape.hpp>
+#include <plateau/all_to_all/dispatch_statistics.hpp>
+#include <plateau/all_to_all/placement_plan.hpp>
+#include <plateau/all_to_all/round_plan.hpp>
+#include <plateau/all_to_all/segment_table.hpp>
+#include <plateau/all_to_all/weight_moves.hpp>
+#include <plateau/config.hpp>
+#include <plateau/exchange.hpp>
+#include <plateau/view.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace plateau::inline v0::detail::dispatch {
+
+// How long the caller's stream waits, by the host's clock, read in stream order. Off unless asked for.
+class stall_clock {
+ public:
+  explicit stall_clock(bool on) : time_(on ? std::make_unique<times>() : nullptr) {}
+  void reset() {
+    if (time_) time_->waited = 0;
+  }
+  template <class Backend> void begin(Backend& be, typename Backend::stream& s) {
+    if (time_) be.host_task(s, take{time_.get(), false});
+  }
+  template <class Backend> void end(Backend& be, typename Backend::stream& s) {
+    if (time_) be.host_task(s, take{time_.get(), true});
+  }
+  double seconds() const { return time_ ? 1e-9 * static_cast<double>(time_->waited.load()) : 0; }
+
+ private:
+  struct times {
+    std::atomic<std::int64_t> begun{0}, waited{0};
+  };
+  struct take {
+    times* t;
+    bool ends;
+    void operator()() const {
+      const std::int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count();
+      if (ends)
+        t->waited += now - t->begun;
+      else
+        t->begun = now;
+    }
+  };
+  std::unique_ptr<times> time_;
+};
+
+// What a rank says beside its counts when a plan is made: what is wrong with its ids, if anything.
+inline constexpr std::size_t trouble_words = 3;
+
+// The groups of a round as an expert sees them; typed by its weights.
+struct expert_lists_base {
+  virtual ~expert_lists_base() = default;
+};
+template <class Weight> struct expert_lists final : expert_lists_base {
+  explicit expert_lists(std::size_t most) {
+    weights.reserve(most);
+    gradients.reserve(most);
+  }
+  std::vector<tile<const Weight>> weights;
+  std::vector<tile<float>> gradients;
+};
+
+template <class Backend, class Communicator, class... Part> struct dispatch_engine {
+  using shape_type = dispatch_shape<sizeof...(Part)>;
+
+  dispatch_engine(Backend& be, Communicator& c, const shape_type& limits, const weight_layout& weights)
+      : backend(&be), comm(&c), shape(limits), layout(weights),
+        placement(c.size(), shape.experts, shape.placement), table(c.size(), shape.experts, most_pieces()),
+        moves(c.size(), most_pieces()), rounds(c.size(), most_segments()), stalls(shape.measure_stalls),
+        transfer(be.make_stream("dispatch transfers")) {
+    const auto ranks = static_cast<std::size_t>(c.size());
+    const auto segments = static_cast<std::size_t>(most_segments());
+    send_caps.resize(ranks);
+    receive_caps.resize(ranks);
+    done_of_segment.resize(segments);
+    first_of_expert.resize(static_cast<std::size_t>(shape.experts) + 1);
+    expert_rows.resize(static_cast<std::size_t>(shape.experts));
+    own_words.resize(static_cast<std::size_t>(shape.experts) + trouble_words);
+    all_words.resize(own_words.size() * ranks);
+    for (int i = 0; i < shape.slots; ++i) in_flight.emplace_back(c.size(), most_segments(), most_groups());
+    // Blocks of one side of a round, each in as many arrays as travel.
+    const std::size_t blocks = std::max(segments, static_cast<std::size_t>(most_groups()) * ranks);
+    sends.reserve(blocks * (sizeof...(Part) + 2));
+    receives.reserve(blocks * (sizeof...(Part) + 2));
+  }
+
+  index_t most_pieces() const { return comm->size() * shape.foreign_slots(comm->size()); }
+  index_t most_segments() const { return shape.experts + most_pieces(); }
+  // Of one rank in one round.
+  index_t most_groups() const { return most_groups_of(shape, comm->size()); }
+  static index_t most_groups_of(const shape_type& s, int ranks) {
+    return expert_homes{s.experts, ranks}.most() + s.foreign_slots(ranks);
+  }
+
+  // Everything that follows from a plan, up to the first round.
+  void build(const dispatch_plan& plan) {
+    const int ranks = comm->size(), me = comm->rank();
+    table.build(plan, me);
+    moves.build(plan, table.homes());
+    set_caps(shape.send_cap_rows, shape.receive_cap_rows);
+    rounds.begin(table.ranks(), table.rows(), send_caps, receive_caps, shape.rounds);
+    if (shape.most_rounds > 0 && rounds.rounds() > shape.most_rounds) {
+      soften(plan);
+      rounds.begin(table.ranks(), table.rows(), send_caps, receive_caps, shape.rounds);
+    }
+    std::fill(done_of_segment.begin(), done_of_segment.end(), 0);
+    first_of_expert[0] = 0;
+    for (index_t e = 0; e < shape.experts; ++e)
+      first_of_expert[static_cast<std::size_t>(e) + 1] =
+          first_of_expert[static_cast<std::size_t>(e)] + plan.rows_of(me, e);
+    count(plan, ranks, me);
+  }
+
+  Backend* backend;
+  Communicator* comm;
+  shape_type shape;
+  weight_layout layout;
+  placement_plan placement;
+  segment_table table;
+  weight_moves moves;
+  round_plan rounds;
+  std::vector<dispatch_round> in_flight;        // (slots)
+  std::vector<index_t> send_caps, receive_caps; // (ranks)
+  std::vector<index_t> done_of_segment;         // (segments): rows of this rank that earlier rounds have sent
+  std::vector<index_t> first_of_expert;         // (experts + 1): among this rank's routes by expert
+  std::vector<index_t> expert_rows;             // (experts): of all ranks
+  std::vector<std::int64_t> own_words,
+      all_words; // what a plan's exchange carries, (words) and (ranks, words)
+  std::vector<send_op> sends;
+  std::vector<receive_op> receives;
+  dispatch_statistics statistics;
+  stall_clock stalls;
+  // Last: it must have ended before what its work uses goes.
+  typename Backend::stream transfer;
+
+ private:
+  void set_caps(index_t send, index_t receive) {
+    std::fill(send_caps.begin(), send_caps.end(), send);
+    std::fill(receive_caps.begin(), receive_caps.end(), receive);
+    statistics = {};
+    stalls.reset();
+    statistics.send_cap_rows = send;
+    statistics.receive_cap_rows = receive;
+  }
+  // The smallest caps, not below those asked for, with which the most rounds suffice.
+  void soften(const dispatch_plan& plan) {
+    index_t out = 0, in = 0;
+    for (int r = 0; r < comm->size(); ++r) {
+      index_t sent = 0, received = 0;
+      for (const index_t n : plan.rows_of_rank(r)) sent += n;
+      for (index_t g = table.first_of(r); g < table.first_of(r + 1); ++g)
+        for (int source = 0; source < comm->size(); ++source) received += table.rows(g, source);
+      out = std::max(out, sent);
+      in = std::max(in, received);
+    }
+    const auto per_round = [&](index_t n) { return (n + shape.most_rounds - 1) / shape.most_rounds; };
+    set_caps(std::max(shape.send_cap_rows, per_round(out)), std::max(shape.receive_cap_rows, per_round(in)));
+  }
+  void count(const dispatch_plan& plan, int ranks, int me) {
+    dispatch_statistics& s = statistics;
+    s.rounds = rounds.rounds();
+    s.ranks = ranks;
+    s.moved_experts = static_cast<index_t>(plan.pieces.size());
+    for (const index_t n : plan.rows_of_rank(me)) s.rows_sent += n;
+    for (int r = 0; r < ranks; ++r) {
+      index_t load = 0, native = 0;
+      for (index_t g = table.first_of(r); g < table.first_of(r + 1); ++g)
+        for (int source = 0; source < ranks; ++source) load += table.rows(g, source);
+      for (index_t e = table.homes().first(r); e < table.homes().first(r + 1); ++e)
+        for (int source = 0; source < ranks; ++source) native += plan.rows_of(source, e);
+      s.largest_load = std::max(s.largest_load, load);
+      s.largest_native_load = std::max(s.largest_native_load, native);
+      s.all_rows += load;
+      if (r == me) s.rows_received = load;
+    }
+  }
+};
+
+} // namespace plateau::inline v0::detail::dispatch

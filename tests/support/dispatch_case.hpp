@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A dispatch with the toy expert on any kind of ranks: who has how many tokens, where they go, and the
+// float64 results that must come out. Ids are the case's; rows, gates, weights and upstream gradients follow
+// from their place alone, so that every rank can make those of all.
+#pragma once
+
+#include "support/device_values.hpp"
+#include "support/rank_fixtures.hpp"
+#include "support/toy_expert.hpp"
+
+#include <plateau/all_to_all/capped_all_to_all.hpp>
+#include <plateau/config.hpp>
+#include <plateau/resource.hpp>
+#include <plateau/workspace.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace support {
+
+namespace pl = plateau;
+
+struct dispatch_case {
+  std::vector<index_t> tokens; // (ranks)
+  pl::dispatch_shape<1> shape; // tokens may be left 0: the most of any rank
+  std::function<int(int rank, index_t token, index_t slot)> expert_of; // or -1
+  bool no_gates = false;
+  bool backward = true;
+
+  int ranks() const { return static_cast<int>(tokens.size()); }
+  index_t width() const { return shape.widths[0]; }
+  pl::dispatch_shape<1> limits() const {
+    pl::dispatch_shape<1> s = shape;
+    for (const index_t n : tokens) s.tokens = std::max(s.tokens, n);
+    return s;
+  }
+
+  // A number in [-1, 1] that looks random: a multiple of 1/8, so that sums of products of three are exact in
+  // fp32, in any order, and every result can be asked for its bits.
+  static double noise(std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t what) {
+    std::uint64_t x =
+        (a * 0x9e3779b97f4a7c15u) ^ (b * 0xc2b2ae3d27d4eb4fu) ^ (c * 0x165667b19e3779f9u) ^ (what << 56);
+    for (int i = 0; i < 3; ++i) x = (x ^ (x >> 31)) * 0xbf58476d1ce4e5b9u;
+    return static_cast<double>(x >> 40 & 15u) / 8.0 - 1.0;
+  }
+  template <class T> static T value(int rank, index_t i, index_t c, int what) {
+    return pl::narrow<T>(
+        static_cast<float>(noise(static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(i),
+                                 static_cast<std::uint64_t>(c), static_cast<std::uint64_t>(what))));
+  }
+  template <class T> static T row(int rank, index_t token, index_t c) { return value<T>(rank, token, c, 1); }
+  template <class T> static T upstream(int rank, index_t token, index_t c) {
+    return value<T>(rank, token, c, 2);
+  }
+  template <class T> static T before(int rank, index_t token, index_t c) {
+    return value<T>(rank, token, c, 3);
+  }
+  float gate(int rank, index_t token, index_t slot) const {
+    return no_gates ? 1.0F : value<float>(rank, token, slot, 4);
+  }
+  template <class T> static T weight(index_t expert, index_t c) { return value<T>(0, expert, c, 5); }
+};
+
+// Of one rank, row by row.
+template <class T> struct dispatch_results {
+  std::vector<T> out, drows;
+  std::vector<float> dgates, dweights; // (tokens, top_k), (local experts, width)
+  pl::dispatch_statistics forward, backward;
+  pl::counters in_forward, in_backward; // of the backend
+  std::vector<index_t> counts;          // of the plan
+};
+
+struct dispatch_oracle {
+  std::vector<double> out, drows, dgates, dweights;
+};
+
+template <class T> dispatch_oracle oracle_of(const dispatch_case& c, int rank) {
+  const auto wide = [](auto x) { return static_cast<double>(static_cast<float>(x)); };
+  const index_t n = c.tokens[static_cast<std::size_t>(rank)], w = c.width(), k = c.shape.top_k;
+  dispatch_oracle o;
+  for (index_t t = 0; t < n; ++t)
+    for (index_t i = 0; i < w; ++i) {
+      double out = wide(c.before<T>(rank, t, i)), d = 0;
+      for (index_t j = 0; j < k; ++j) {
+        const int e = c.expert_of(rank, t, j);
+        if (e < 0) continue;
+        // The toy rounds its result to T, and so does its gradient.
+        const double y = wide(pl::narrow<T>(pl::widen(c.weight<T>(e, i)) * pl::widen(c.row<T>(rank, t, i))));
+        out += static_cast<double>(c.gate(rank, t, j)) * y;
+        d += wide(pl::narrow<T>(c.gate(rank, t, j) * pl::widen(c.upstream<T>(rank, t, i)) *
+                                pl::widen(c.weight<T>(e, i))));
+      }
+      o.out.push_back(out);
+      o.drows.push_back(d);
+    }
+  for (index_t t = 0; t < n; ++t)
+    for (index_t j = 0; j < k; ++j) {
+      const int e = c.expert_of(rank, t, j);
+      double dot = 0;
+      for (index_t i = 0; e >= 0 && i < w; ++i)
+        dot += wide(c.upstream<T>(rank, t, i)) * wide(c.weight<T>(e, i)) * wide(c.row<T>(rank, t, i));
+      o.dgates.push_back(dot);
+    }
+  const pl::expert_homes homes{c.shape.experts, c.ranks()};
+  for (index_t e = homes.first(rank); e < homes.first(rank + 1); ++e) {
+    std::vector<double> dw(static_cast<std::size_t>(w));
+    for (int source = 0; source < c.ranks(); ++source)
+      for (index_t t = 0; t < c.tokens[static_cast<std::size_t>(source)]; ++t)
+        for (index_t j = 0; j < k; ++j) {
+          if (c.expert_of(source, t, j) != e) continue;
+          for (index_t i = 0; i < w; ++i)
+            dw[static_cast<std::size_t>(i)] += static_cast<double>(c.gate(source, t, j)) *
+                                               wide(c.upstream<T>(source, t, i)) *
+                                               wide(c.row<T>(source, t, i));
+        }
+    o.dweights.insert(o.dweights.end(), dw.begin(), dw.end());
+  }
+  return o;
+}
+
+// One rank's part of a case on any backend: inputs, operator, workspace. The same object runs any number of
+// forwards and backwards.
+template <class T, class Backend, class Communicator> class dispatch_rank {
+  using stream_type = typename Backend::stream;
+
+ public:
+  using op = pl::capped_all_to_all<Backend, Communicator, T>;
+  using expert_type = toy_expert<Backend, T>;
+
+  dispatch_rank(const dispatch_case& c, Backend& backend, Communicator& comm)
+      : c_(&c), backend_(&backend), rank_(comm.rank()), expert_(&backend, c.width()),
+        space_(backend, op::reserve_for(c.limits(), comm.size(), expert_)), homes_{c.shape.experts,
+                                                                                   comm.size()},
+        ids_(backend.device(), n() * k(), pl::tag::other), rows_(backend.device(), n() * w(), pl::tag::other),
+        out_(backend.device(), n() * w(), pl::tag::other),
+        upstream_(backend.device(), n() * w(), pl::tag::other),
+        drows_(backend.device(), n() * w(), pl::tag::other),
+        weights_(backend.device(), homes_.count(rank_) * w(), pl::tag::other),
+        gates_(backend.device(), n() * k(), pl::tag::other),
+        dgates_(backend.device(), n() * k(), pl::tag::other),
+        dweights_(backend.device(), homes_.count(rank_) * w(), pl::tag::other),
+        stream_(backend.make_stream("main")), exchange_(backend, comm, c.limits(), space_, expert_) {
+    fill();
+    for (index_t e = 0; e < homes_.count(rank_); ++e) {
+      weight_tiles_.push_back(pl::as_matrix(weights_.all().sub(e * w(), w()), 1, w()));
+      gradient_tiles_.push_back(pl::as_matrix(dweights_.all().sub(e * w(), w()), 1, w()));
+    }
+  }
+
+  stream_type& stream() { return stream_; }
+  op& exchange() { return exchange_; }
+  pl::workspace<Backend>& space() { return space_; }
+  expert_type& expert() { return expert_; }
+
+  // Ids of the case, out and gradients as before anything has run.
+  void fill() {
+    const index_t k = this->k(), w = this->w();
+    to_device(*backend_, stream_, ids_.all(),
+              [&](index_t i) { return std::int32_t(c_->expert_of(rank_, i / k, i % k)); });
+    to_device(*backend_, stream_, rows_.all(), [&](index_t i) { return c_->row<T>(rank_, i / w, i % w); });
+    to_device(*backend_, stream_, upstream_.all(),
+              [&](index_t i) { return c_->upstream<T>(rank_, i / w, i % w); });
+    to_device(*backend_, stream_, gates_.all(), [&](index_t i) { return c_->gate(rank_, i / k, i % k); });
+    to_device(*backend_, stream_, weights_.all(),
+              [&](index_t i) { return c_->weight<T>(homes_.first(rank_) + i / w, i % w); });
+    reset();
+  }
+  void reset() {
+    const index_t w = this->w();
+    to_device(*backend_, stream_, out_.all(), [&](index_t i) { return c_->before<T>(rank_, i / w, i % w); });
+    to_device(*backend_, stream_, dweights_.all(), [](index_t) { return 0.0F; });
+    to_device(*backend_, stream_, drows_.all(), [](index_t) { return pl::narrow<T>(7.0F); });
+    to_device(*backend_, stream_, dgates_.all(), [](index_t) { return 7.0F; });
+  }
+  void plan(pl::dispatch_plan& p) { exchange_.plan(stream_, ids_.all(), p); }
+  void forward(const pl::dispatch_plan& p) {
+    exchange_.run(stream_, p, ids_.all(), {rows()}, gates(), pl::as_matrix(out_.all(), n(), w()), expert_,
+                  weight_tiles_);
+  }
+  void backward(const pl::dispatch_plan& p) {
+    exchange_.run_backward(stream_, p, ids_.all(), {rows()}, gates(),
+                           pl::as_matrix(upstream_.all(), n(), w()), pl::as_matrix(drows_.all(), n(), w()),
+                           pl::as_matrix(dgates_.all(), n(), k()), expert_, weight_tiles_, gradient_tiles_);
+  }
+  dispatch_results<T> results() {
+    dispatch_results<T> r;
+    r.out = from_device(*backend_, stream_, out_.all());
+    r.drows = from_device(*backend_, stream_, drows_.all());
+    r.dgates = from_device(*backend_, stream_, dgates_.all());
+    r.dweights = from_device(*backend_, stream_, dweights_.all());
+    return r;
+  }
+
+ private:
+  index_t n() const { return c_->tokens[static_cast<std::size_t>(rank_)]; }
+  index_t k() const { return c_->shape.top_k; }
+  index_t w() const { return c_->width(); }
+  pl::tile<const T> rows() const { return pl::as_matrix(rows_.all(), n(), w()); }
+  pl::tile<const float> gates() const {
+    return c_->no_gates ? pl::tile<const float>{}
+                        : pl::tile<const float>(pl::as_matrix(gates_.all(), n(), k()));
+  }
+
+  const dispatch_case* c_;
+  Backend* backend_;
+  int rank_;
+  expert_type expert_;
+  pl::workspace<Backend> space_;
+  pl::expert_homes homes_;
+  pl::device_buffer<std::int32_t, Backend> ids_;
+  pl::device_buffer<T, Backend> rows_, out_, upstream_, drows_, weights_;
+  pl::device_buffer<float, Backend> gates_, dgates_, dweights_;
+  std::vector<pl::tile<const T>> weight_tiles_;
+  std::vector<pl::tile<float>> gradient_tiles_;
+  stream_type stream_;
+  op exchange_;
+};
+
+// Plan, forward and backward of a case, on ranks of any kind.
+template <class T, class On>
+std::vector<dispatch_results<T>> run_dispatch(const dispatch_case& c, const On& on) {
+  std::vector<dispatch_results<T>> all(c.tokens.size());
+  on.run(c.ranks(), [&](auto& comm, auto& backend) {
+    using backend_type = std::remove_cvref_t<decltype(backend)>;
+    using communicator_type = std::remove_cvref_t<decltype(comm)>;
+    dispatch_rank<T, backend_type, communicator_type> rank(c, backend, comm);
+    pl::dispatch_plan p;
+    pl::counters at_begin = backend.counters();
+    rank.plan(p);
+    rank.forward(p);
+    const pl::counters between = backend.counters();
+    const auto forward = rank.exchange().statistics();
+    if (c.backward) rank.backward(p);
+    const pl::counters at_end = backend.counters();
+    auto& mine = all[static_cast<std::size_t>(comm.rank())];
+    mine = rank.results();
+    mine.counts = p.rows;
+    mine.forward = forward;
+    mine.backward = rank.exchange().statistics();
+    mine.in_forward = between - at_begin;
+    mine.in_backward = at_end - between;
+  });
+  return all;
+}
+
+// The answer to a dispatch's fetch on a dry run: what the case's ids would give.
+inline bool answer_fetch(const dispatch_case& c, const pl::dry_fetch& fetch) {
+  if (std::string_view(fetch.label) != "rows of each expert") return false;
+  auto* words = reinterpret_cast<std::int64_t*>(fetch.into.data());
+  for (index_t e = 0; e < c.shape.experts + 2; ++e) words[e] = 0;
+  for (index_t t = 0; t < c.tokens[static_cast<std::size_t>(fetch.rank)]; ++t)
+    for (index_t j = 0; j < c.shape.top_k; ++j)
+      if (const int e = c.expert_of(fetch.rank, t, j); e >= 0) ++words[e];
+  return true;
+}
+
+} // namespace support
