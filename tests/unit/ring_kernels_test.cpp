@@ -157,7 +157,9 @@ template <class T> void check_rig(pl::cpu_level level, const rig& r, index_t til
 TEST_CASE("V6: tiles of any size, all options one by one and together, agree with float64") {
   for (const auto level : cpu_levels())
     for (const int options : {0, 1, 2, 4, 6, 8, 16, 32, 64, 127})
-      for (const auto& [vocabulary, tile] : {std::pair<index_t, index_t>{3, 1}, {67, 32}, {70, 100}}) {
+      for (const std::pair<index_t, index_t>& sizes :
+           {std::pair<index_t, index_t>{3, 1}, {67, 32}, {70, 100}}) {
+        const index_t vocabulary = sizes.first, tile = sizes.second;
         const std::string name = pl::cpu_level_name(level);
         CAPTURE(name);
         CAPTURE(options);

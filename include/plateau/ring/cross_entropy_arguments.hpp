@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a linear cross-entropy is given and gives, and whether that fits its shape. What does not fit is found
+// as a few integers, so that every rank can say the same about one of them.
+#pragma once
+
+#include <plateau/config.hpp>
+#include <plateau/error.hpp>
+#include <plateau/ring/cross_entropy_shape.hpp>
+#include <plateau/ring/cross_entropy_terms.hpp>
+#include <plateau/view.hpp>
+
+#include <array>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace plateau::inline v0 {
+
+// What is given to forward, and again to backward. All of device memory; rows may be further apart than they
+// are long. A rank may come with no tokens, or with no part of the vocabulary.
+template <class T, class Id> struct cross_entropy_inputs {
+  tile<const T> x;                           // (tokens, hidden)
+  tile<const T> weight;                      // (rows of this rank's shard, hidden)
+  view<const Id> targets;                    // (tokens), in [0, vocabulary) of all ranks, or ignore_index
+  view<const float> bias{};                  // (rows of the shard), if the shape has a bias
+  view<const float> class_weights{};         // (vocabulary) on every rank, or empty
+  view<const float> token_weights{};         // (tokens), or empty
+  double denominator = 1;                    // for reduction::denominator; the same on all ranks
+  std::span<const index_t> tokens_of_rank{}; // by rank, if the caller knows: saves forward a host exchange
+};
+
+// Where backward puts its gradients; those of a frozen side stay empty. In dx all rows are written. Weight
+// gradients are added to what is there, in fp32: start them at zero, or go on.
+template <class T> struct cross_entropy_gradients {
+  tile<T> dx{};          // (tokens, hidden), rounded once, or instead:
+  tile<float> wide_dx{}; // (tokens, hidden)
+  tile<float> dweight{}; // (rows of the shard, hidden)
+  view<float> dbias{};   // (rows of the shard)
+};
+
+// What is kept from forward to backward, in the caller's storage: one for each forward whose backward is
+// still to come.
+struct cross_entropy_saved {
+  view<token_state> rows{};      // (tokens) or more: 16 bytes each
+  view<double> sums{};           // (2): of the losses of all ranks, and of their weights
+  std::vector<index_t> tokens{}; // by rank; filled by forward
+};
+
+// What forward gives on request; empty where nobody wants it. Device memory.
+struct cross_entropy_outputs {
+  view<float> loss{};   // (1): reduced over all ranks, the same bits on each; not for reduction::none
+  view<float> losses{}; // (tokens), weighted; 0 for those that count as nothing
+  view<float> lses{};   // (tokens): log of the sum of exponentials
+  view<float> log_probabilities{}; // (tokens): of the target; 0 for those that count as nothing
+};
+
+namespace detail {
+
+// What does not fit, by number, and both values; -1: all fits.
+struct cross_entropy_misfit {
+  std::int64_t number = -1, got = 0, wanted = 0;
+
+  std::string text(int rank) const {
+    constexpr const char* names[] = {"the tokens of x",
+                                     "the columns of x",
+                                     "the rows of the weights, this rank's shard,",
+                                     "the columns of the weights",
+                                     "the number of targets",
+                                     "the elements of the bias",
+                                     "the class weights, of the whole vocabulary or none,",
+                                     "the token weights, one for each token or none,",
+                                     "the rows of saved",
+                                     "the sums of saved",
+                                     "the losses, one for each token or none,",
+                                     "the lses, one for each token or none,",
+                                     "the log-probabilities, one for each token or none,"};
+    return "plateau: rank " + std::to_string(rank) +
+           ": linear_cross_entropy: " + names[static_cast<std::size_t>(number)] + " must be " +
+           (number == 0 ? "at most " : "") + std::to_string(wanted) + ", got " + std::to_string(got);
+  }
+};
+
+template <class T, class Id>
+cross_entropy_misfit find_misfit(const cross_entropy_shape& limits, index_t shard_rows,
+                                 const cross_entropy_inputs<T, Id>& in, const cross_entropy_saved& keep,
+                                 const cross_entropy_outputs& want) {
+  const index_t n = in.x.rows;
+  cross_entropy_misfit f;
+  const auto exactly = [&](int number, index_t got, index_t wanted) {
+    if (f.number < 0 && got != wanted) f = {number, got, wanted};
+  };
+  const auto none_or = [&](int number, index_t got, index_t wanted) {
+    if (got != 0) exactly(number, got, wanted);
+  };
+  const auto enough = [&](int number, index_t got, index_t wanted) {
+    if (got < wanted) exactly(number, got, wanted);
+  };
+  if (n > limits.tokens) f = {0, n, limits.tokens};
+  if (n != 0) exactly(1, in.x.cols, limits.hidden);
+  exactly(2, in.weight.rows, shard_rows);
+  if (in.weight.rows != 0) exactly(3, in.weight.cols, limits.hidden);
+  exactly(4, in.targets.n, n);
+  exactly(5, in.bias.n, limits.bias ? in.weight.rows : 0);
+  none_or(6, in.class_weights.n, limits.vocabulary);
+  none_or(7, in.token_weights.n, n);
+  enough(8, keep.rows.n, n);
+  enough(9, keep.sums.n, 2);
+  none_or(10, want.losses.n, n);
+  none_or(11, want.lses.n, n);
+  none_or(12, want.log_probabilities.n, n);
+  return f;
+}
+
+// Throws config_error, on this rank, for what backward cannot work with. `wide_only`: the gradient of x must
+// be given in fp32; `rounded_only`: it cannot.
+template <class T, class Id>
+void check_backward(int rank, const cross_entropy_shape& limits, index_t shard_rows,
+                    const cross_entropy_inputs<T, Id>& in, const cross_entropy_saved& keep,
+                    index_t saved_tokens, index_t upstream, const cross_entropy_gradients<T>& to,
+                    bool wide_only, bool rounded_only) {
+  const index_t n = in.x.rows;
+  const auto refuse = [&](const std::string& what) {
+    throw config_error("plateau: rank " + std::to_string(rank) + ": linear_cross_entropy backward: " + what);
+  };
+  const cross_entropy_misfit f = find_misfit(limits, shard_rows, in, keep, {});
+  if (f.number >= 0) throw config_error(f.text(rank));
+  if (saved_tokens != n)
+    refuse("`saved` is not of a forward with " + std::to_string(n) + " tokens on this rank");
+  if (upstream != 1 && upstream != n)
+    refuse("the upstream gradient has 1 element, or one for each of " + std::to_string(n) + " tokens, not " +
+           std::to_string(upstream));
+  const auto check = [&](const char* what, const auto& t, index_t rows, bool frozen) {
+    if (frozen ? t.rows != 0 : (t.rows != rows || (rows != 0 && t.cols != limits.hidden)))
+      refuse(std::string(what) + " must be (" + std::to_string(frozen ? 0 : rows) + ", " +
+             std::to_string(limits.hidden) + "), got (" + std::to_string(t.rows) + ", " +
+             std::to_string(t.cols) + ')');
+  };
+  check("dweight", to.dweight, shard_rows, limits.frozen_weights);
+  const index_t bias = limits.bias && !limits.frozen_weights ? shard_rows : 0;
+  if (to.dbias.n != bias)
+    refuse("dbias must have " + std::to_string(bias) + " elements, got " + std::to_string(to.dbias.n));
+  if (to.wide_dx.rows != 0 && to.dx.rows != 0) refuse("dx and wide_dx are both given: one of them is enough");
+  if (to.wide_dx.rows != 0 && rounded_only)
+    refuse("with input_gradient_accumulator the gradient of x is rounded: give dx");
+  if (to.wide_dx.rows != 0) return check("wide_dx", to.wide_dx, n, limits.frozen_inputs);
+  if (wide_only && n != 0)
+    refuse("weights rotate, so the gradient of x is summed in fp32: give wide_dx, or set "
+           "input_gradient_accumulator");
+  check("dx", to.dx, n, limits.frozen_inputs);
+}
+
+} // namespace detail
+
+} // namespace plateau::inline v0

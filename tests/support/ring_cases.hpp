@@ -1,0 +1,339 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A linear cross-entropy on ranks of any kind, with every option, beside the same in float64. Values are
+// drawn for all tokens and the whole vocabulary, and dealt to the ranks as a case says.
+#pragma once
+
+#include "reference/linear_cross_entropy.hpp"
+#include "support/accuracy.hpp"
+#include "support/device_values.hpp"
+#include "support/rank_fixtures.hpp"
+#include "support/tensors.hpp"
+
+#include <plateau/close_step.hpp>
+#include <plateau/ring/linear_cross_entropy.hpp>
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace support {
+
+struct ring_case {
+  pl::cross_entropy_shape shape{}; // tokens and vocabulary are taken from the lists below
+  std::vector<index_t> tokens;     // by rank
+  std::vector<index_t> shards;     // by rank
+  bool class_weights = false, token_weights = false;
+  bool upstream_each = false; // a random upstream gradient for each token, else one
+  bool wide_dx = false;
+  bool counts_given = false;
+  index_t spare = 0; // elements between rows of x, weights and gradients
+  double denominator = 1;
+  float upstream = 0.75F;
+  std::uint64_t seed = 1;
+  int forwards = 1;        // of the same, with storage of their own; backwards follow, first in first out
+  bool last_first = false; // ... or last in first out
+  int backwards = 1;       // of each forward
+  int steps = 1;
+
+  int ranks() const { return static_cast<int>(tokens.size()); }
+  index_t all_tokens() const { return std::accumulate(tokens.begin(), tokens.end(), index_t{0}); }
+  index_t vocabulary() const { return std::accumulate(shards.begin(), shards.end(), index_t{0}); }
+};
+
+// The inputs of all ranks.
+template <class T> struct ring_values {
+  std::vector<T> x, weight;
+  std::vector<std::int64_t> targets;
+  std::vector<float> bias, classes, weights, upstream;
+};
+
+template <class T> ring_values<T> values_of(const ring_case& c) {
+  ring_values<T> v;
+  const index_t n = c.all_tokens(), h = c.shape.hidden, vocabulary = c.vocabulary();
+  v.x = random_values<T>(n * h, c.seed);
+  v.weight = random_values<T>(vocabulary * h, c.seed + 1, 2.0 / std::sqrt(static_cast<double>(h)));
+  const auto draw = random_values<float>(n, c.seed + 2, 1000);
+  for (index_t i = 0; i < n; ++i) {
+    const auto any = static_cast<std::int64_t>(std::fabs(draw[static_cast<std::size_t>(i)]));
+    v.targets.push_back(any % 7 == 3 ? c.shape.options.ignore_index : any % vocabulary);
+  }
+  if (c.shape.bias) v.bias = random_values<float>(vocabulary, c.seed + 3);
+  if (c.class_weights) {
+    v.classes = random_values<float>(vocabulary, c.seed + 4);
+    for (float& w : v.classes) w = std::fabs(w) + 0.25F;
+  }
+  if (c.token_weights) {
+    v.weights = random_values<float>(n, c.seed + 5);
+    for (std::size_t i = 0; i < v.weights.size(); ++i)
+      v.weights[i] = i % 5 == 1 ? 0 : std::fabs(v.weights[i]);
+  }
+  v.upstream = c.upstream_each ? random_values<float>(n, c.seed + 6) : std::vector<float>{c.upstream};
+  return v;
+}
+
+template <class T> reference::linear_loss oracle_of(const ring_case& c, const ring_values<T>& v) {
+  reference::linear_loss o;
+  o.tokens = c.all_tokens();
+  o.hidden = c.shape.hidden;
+  o.vocabulary = c.vocabulary();
+  o.x = widened(v.x);
+  o.weight = widened(v.weight);
+  o.targets = v.targets;
+  o.bias = widened(v.bias);
+  o.class_weights = widened(v.classes);
+  o.token_weights = widened(v.weights);
+  const pl::cross_entropy_options& p = c.shape.options;
+  o.ignore_index = p.ignore_index;
+  o.smoothing = static_cast<double>(p.smoothing);
+  o.z_loss = static_cast<double>(p.z_loss);
+  o.soft_cap = static_cast<double>(p.soft_cap);
+  o.scale = static_cast<double>(p.logit_scale);
+  return o;
+}
+
+// What the ranks give, one after the other.
+template <class T> struct ring_result {
+  std::vector<float> losses, lses, logs, loss; // loss: of each rank
+  std::vector<T> dx;
+  std::vector<float> wide_dx, dweight, dbias;
+  std::vector<pl::counters> work, world; // of each rank, of the last step
+  std::vector<std::size_t> left;         // bytes held at the end
+};
+
+namespace detail {
+// One rank's arrays, and a way to fill them that a backend without data has too.
+template <class Backend, bool has_data> struct ring_arrays {
+  Backend& backend;
+  typename Backend::stream& stream;
+
+  template <class T> struct array {
+    pl::device_buffer<T, Backend> memory;
+    index_t rows = 0, cols = 0, ld = 0;
+
+    pl::tile<T> all() const { return {rows == 0 ? nullptr : memory.data(), rows, cols, ld}; }
+    pl::view<T> list() const { return memory.first(rows); }
+  };
+  template <class T> array<T> make(index_t rows, index_t cols, index_t spare) {
+    const index_t n = rows == 0 ? 0 : rows * (cols + spare);
+    return {pl::device_buffer<T, Backend>(backend.device(), n, pl::tag::parameters), rows, cols,
+            cols + spare};
+  }
+  template <class T, class From>
+  array<T> filled(index_t rows, index_t cols, index_t spare, const std::vector<From>& from, index_t first) {
+    array<T> a = make<T>(rows, cols, spare);
+    if constexpr (has_data) {
+      const auto value_of = [&](index_t i) {
+        const index_t r = i / a.ld, c = i % a.ld;
+        return c < cols ? static_cast<T>(from[static_cast<std::size_t>((first + r) * cols + c)])
+                        : static_cast<T>(static_cast<float>(NAN));
+      };
+      if (a.memory.size() != 0) to_device(backend, stream, a.memory.all(), value_of);
+    } else {
+      backend.launch(stream, pl::elements{a.memory.size()}, pl::fill<T>{}, pl::out(a.memory.all()));
+    }
+    return a;
+  }
+  template <class T> array<T> zero(index_t rows, index_t cols, index_t spare) {
+    array<T> a = make<T>(rows, cols, spare);
+    backend.launch(stream, pl::elements{a.memory.size()}, pl::fill<T>{}, pl::out(a.memory.all()));
+    return a;
+  }
+  template <class T> std::vector<T> values(const array<T>& a) {
+    std::vector<T> out;
+    if constexpr (has_data) {
+      const auto all = from_device(backend, stream, a.memory.all());
+      for (index_t r = 0; r < a.rows; ++r)
+        for (index_t c = 0; c < a.cols; ++c) out.push_back(all[static_cast<std::size_t>(r * a.ld + c)]);
+    }
+    return out;
+  }
+};
+struct nothing {
+  template <class... Args> void operator()(const Args&...) const {}
+};
+} // namespace detail
+
+// Runs the case; `before_last(rank)` is called before the last step, `after(rank)` after it.
+template <class T, class Id = std::int32_t, class Ranks, class Before = detail::nothing,
+          class After = detail::nothing>
+ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& on, Before before_last = {},
+                        After after = {}) {
+  using backend_type = typename Ranks::backend;
+  using loss_type = pl::linear_cross_entropy<backend_type, typename Ranks::communicator, T, Id>;
+  c.shape.vocabulary = c.vocabulary();
+  for (const index_t n : c.tokens) c.shape.tokens = std::max(c.shape.tokens, n);
+  std::vector<ring_result<T>> of_rank(c.tokens.size());
+  on.run(c.ranks(), [&](typename Ranks::communicator& world, backend_type& backend) {
+    const auto me = static_cast<std::size_t>(world.rank());
+    ring_result<T>& result = of_rank[me];
+    const auto note = [&] {
+      result.left = {backend.device().meter().current() + backend.pinned().meter().current()};
+    };
+    try {
+      const index_t n = c.tokens[me], rows = c.shards[me], h = c.shape.hidden;
+      const index_t first_token =
+          std::accumulate(c.tokens.begin(), c.tokens.begin() + world.rank(), index_t{0});
+      const index_t first_row =
+          std::accumulate(c.shards.begin(), c.shards.begin() + world.rank(), index_t{0});
+      const bool of_x = !c.shape.frozen_inputs, of_w = !c.shape.frozen_weights;
+      auto stream = backend.make_stream("main");
+      detail::ring_arrays<backend_type, Ranks::has_data> make{backend, stream};
+      const auto x = make.template filled<T>(n, h, c.spare, values.x, first_token);
+      const auto weight = make.template filled<T>(rows, h, c.spare, values.weight, first_row);
+      const auto targets = make.template filled<Id>(n, 1, 0, values.targets, first_token);
+      const auto bias =
+          make.template filled<float>(values.bias.empty() ? 0 : rows, 1, 0, values.bias, first_row);
+      const auto classes =
+          make.template filled<float>(static_cast<index_t>(values.classes.size()), 1, 0, values.classes, 0);
+      const auto weights =
+          make.template filled<float>(values.weights.empty() ? 0 : n, 1, 0, values.weights, first_token);
+      const auto upstream = make.template filled<float>(c.upstream_each ? n : 1, 1, 0, values.upstream,
+                                                        c.upstream_each ? first_token : 0);
+      const auto loss = make.template zero<float>(1, 1, 0), losses = make.template zero<float>(n, 1, 0),
+                 lses = make.template zero<float>(n, 1, 0), logs = make.template zero<float>(n, 1, 0);
+      const auto dx = make.template zero<T>(of_x && !c.wide_dx ? n : 0, h, c.spare);
+      const auto wide_dx = make.template zero<float>(of_x && c.wide_dx ? n : 0, h, c.spare);
+      const auto dweight = make.template zero<float>(of_w ? rows : 0, h, c.spare);
+      const auto dbias = make.template zero<float>(of_w && c.shape.bias ? rows : 0, 1, 0);
+      std::vector<decltype(make.template make<pl::token_state>(0, 1, 0))> states;
+      std::vector<decltype(make.template make<double>(0, 1, 0))> sums;
+      std::vector<typename loss_type::saved> saved(static_cast<std::size_t>(c.forwards));
+      for (auto& keep : saved) {
+        states.push_back(make.template make<pl::token_state>(n, 1, 0));
+        sums.push_back(make.template make<double>(2, 1, 0));
+        keep.rows = states.back().list();
+        keep.sums = sums.back().list();
+      }
+      pl::workspace<backend_type> space(backend, loss_type::working_set(c.shape, world.size()));
+      loss_type op(backend, world, c.shape, space, rows);
+      typename loss_type::inputs in{x.all(), weight.all(), targets.list()};
+      in.bias = bias.list();
+      in.class_weights = classes.list();
+      in.token_weights = weights.list();
+      in.denominator = c.denominator;
+      if (c.counts_given) in.tokens_of_rank = c.tokens;
+      typename loss_type::outputs want{loss.list(), losses.list(), lses.list(), logs.list()};
+      typename loss_type::gradients to{dx.all(), wide_dx.all(), dweight.all(), dbias.list()};
+      pl::counters work, sent;
+      for (int step = 0; step < c.steps; ++step) {
+        backend.launch(stream, pl::elements{dweight.memory.size()}, pl::fill<float>{},
+                       pl::out(dweight.memory.all()));
+        backend.launch(stream, pl::elements{dbias.memory.size()}, pl::fill<float>{},
+                       pl::out(dbias.memory.all()));
+        if (step + 1 == c.steps) {
+          before_last(world.rank());
+          work = backend.counters();
+          sent = world.counters();
+        }
+        for (auto& keep : saved) op.forward(stream, in, keep, want);
+        if (c.last_first) std::reverse(saved.begin(), saved.end());
+        for (const auto& keep : saved)
+          for (int again = 0; again < c.backwards; ++again)
+            op.backward(stream, in, keep, upstream.list(), to);
+        if (c.last_first) std::reverse(saved.begin(), saved.end());
+        if (step + 1 == c.steps) {
+          result.work = {backend.counters() - work};
+          result.world = {world.counters() - sent};
+          after(world.rank());
+        }
+        pl::close_step(backend, world, stream);
+      }
+      result.loss = make.values(loss);
+      result.losses = make.values(losses);
+      result.lses = make.values(lses);
+      result.logs = make.values(logs);
+      result.dx = make.values(dx);
+      result.wide_dx = make.values(wide_dx);
+      result.dweight = make.values(dweight);
+      result.dbias = make.values(dbias);
+    } catch (...) {
+      note(); // what the rank had made is gone by now
+      throw;
+    }
+    note();
+  });
+  ring_result<T> all;
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  for (const ring_result<T>& r : of_rank) {
+    append(all.losses, r.losses);
+    append(all.lses, r.lses);
+    append(all.logs, r.logs);
+    append(all.loss, r.loss);
+    append(all.dx, r.dx);
+    append(all.wide_dx, r.wide_dx);
+    append(all.dweight, r.dweight);
+    append(all.dbias, r.dbias);
+    append(all.work, r.work);
+    append(all.world, r.world);
+    append(all.left, r.left);
+  }
+  return all;
+}
+
+template <class T> bool same_bits(const ring_result<T>& a, const ring_result<T>& b) {
+  return same_bits(a.losses, b.losses) && same_bits(a.lses, b.lses) && same_bits(a.logs, b.logs) &&
+         same_bits(a.loss, b.loss) && same_bits(a.dx, b.dx) && same_bits(a.wide_dx, b.wide_dx) &&
+         same_bits(a.dweight, b.dweight) && same_bits(a.dbias, b.dbias);
+}
+
+// |actual - expected| / |expected|, as vectors; what should be zero must be.
+template <class T>
+double relative_distance(const std::vector<T>& actual, const std::vector<double>& expected) {
+  REQUIRE(actual.size() == expected.size());
+  double distance = 0, size = 0;
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    const double d = static_cast<double>(static_cast<float>(actual[i])) - expected[i];
+    distance += d * d;
+    size += expected[i] * expected[i];
+  }
+  if (size == 0) return distance == 0 ? 0 : HUGE_VAL;
+  return std::sqrt(distance / size);
+}
+
+// The rule for gradients: the norm of the difference over the norm. Half a unit of T in each operand of the
+// products: the logit gradients, and what is rounded at the end.
+template <class T> inline constexpr double gradient_bound = std::is_same_v<T, float> ? 2e-6 : 0x1p-8;
+
+// Everything of a result against float64.
+template <class T> void check_ring(const ring_case& c, const ring_values<T>& v, const ring_result<T>& r) {
+  const reference::linear_loss oracle = oracle_of(c, v);
+  const auto seen = oracle.forward();
+  check_accurate(r.losses, seen.losses, 8);
+  check_accurate(r.lses, seen.lses, 8);
+  check_accurate(r.logs, seen.log_probabilities, 8);
+  using pl::reduction;
+  const reduction how = c.shape.options.reduction;
+  const double divisor = how == reduction::mean          ? seen.weight()
+                         : how == reduction::denominator ? c.denominator
+                                                         : 1.0;
+  if (how != reduction::none)
+    for (const float loss : r.loss) {
+      CHECK(loss == r.loss.front());
+      if (divisor != 0)
+        CHECK(static_cast<double>(loss) == doctest::Approx(seen.sum() / divisor).epsilon(2e-6));
+    }
+  reference::vec factor;
+  for (index_t i = 0; i < c.all_tokens(); ++i)
+    factor.push_back(static_cast<double>(v.upstream[c.upstream_each ? static_cast<std::size_t>(i) : 0]) /
+                     (divisor == 0 ? 1.0 : divisor));
+  auto expected = oracle.backward(factor);
+  const double times = static_cast<double>(c.forwards * c.backwards); // what is added is added so often
+  for (double& d : expected.weight) d *= times;
+  for (double& d : expected.bias) d *= times;
+  if (!c.shape.frozen_inputs) {
+    if (c.wide_dx)
+      CHECK(relative_distance(r.wide_dx, expected.x) <= gradient_bound<T>);
+    else
+      CHECK(relative_distance(r.dx, expected.x) <= gradient_bound<T>);
+  }
+  if (!c.shape.frozen_weights) {
+    CHECK(relative_distance(r.dweight, expected.weight) <= gradient_bound<T>);
+    if (c.shape.bias) CHECK(relative_distance(r.dbias, expected.bias) <= gradient_bound<T>);
+  }
+}
+
+} // namespace support
