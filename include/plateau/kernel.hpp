@@ -11,10 +11,21 @@
 #include <plateau/error.hpp>
 #include <plateau/team.hpp>
 
+#include <concepts>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
 namespace plateau::inline v0 {
+
+// A kernel that touches a part of what it is given may say how many bytes it reads and writes, which it knows
+// from its grid's size and its arguments as they arrive:
+//   std::uint64_t moved_bytes(index_t n, args...) const;
+// Only the timeline of a dry run asks; otherwise it charges for all of every argument.
+template <class Kernel, class... Args>
+concept says_moved_bytes = requires(const Kernel& kernel, index_t n, const Args&... args) {
+  { kernel.moved_bytes(n, unwrap(args)...) } -> std::convertible_to<std::uint64_t>;
+};
 
 // Stops the compilation when Kernel cannot run over Grid on Backend with these (tagged) arguments.
 template <class Backend, class Grid, class Kernel, class... Args> constexpr void check_kernel() {

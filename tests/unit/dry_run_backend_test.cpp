@@ -314,6 +314,45 @@ TEST_CASE("counters and meters do not depend on what is checked and recorded") {
   }
 }
 
+namespace {
+// to[i] = table[which[i]], of a table that need not be read whole.
+struct look_up {
+  std::uint64_t more = 0;
+  void operator()(index_t i, pl::view<const std::int32_t> which, pl::view<const float> table,
+                  pl::view<float> to) const {
+    to[i] = table[which[i]];
+  }
+  std::uint64_t moved_bytes(index_t n, pl::view<const std::int32_t> which, pl::view<const float>,
+                            pl::view<float> to) const {
+    return static_cast<std::uint64_t>(n * 12 + which.n * 1000 + to.n * 100'000) + more;
+  }
+};
+// Knows of another kind of arguments only, so that it is not asked.
+struct look_up_all : look_up {
+  std::uint64_t moved_bytes(index_t n, pl::view<const double>) const { return static_cast<std::uint64_t>(n); }
+};
+} // namespace
+
+TEST_CASE("a kernel that says how many bytes it moves is charged for those") {
+  backend_t b("rank 0");
+  device<float> table(b.device(), 4096, tag::other), to(b.device(), 8, tag::other);
+  device<std::int32_t> which(b.device(), 8, tag::other);
+  auto s = b.make_stream("main");
+  b.launch(s, elements{4096}, pl::fill<float>{1}, out(table.all()));
+  b.launch(s, elements{8}, pl::fill<std::int32_t>{1}, out(which.all()));
+  const auto filled = b.record(s);
+  b.launch(s, elements{8}, look_up{7}, in(which.all()), in(table.all()), out(to.all()));
+  CHECK(last(b).bytes == 8 * 12 + 8 * 1000 + 8 * 100'000 + 7);
+  CHECK(has(last_name(b), "look_up"));
+  b.launch(s, elements{8}, look_up_all{}, in(which.all()), in(table.all()), out(to.all()));
+  CHECK(last(b).bytes == 8 * 4 + 4096 * 4 + 8 * 4);
+  // What it touches is still all that it is given, as far as order goes.
+  auto other = b.make_stream("other");
+  b.wait(other, filled);
+  b.launch(other, elements{1}, pl::fill<float>{2}, out(table.all().sub(4095, 1)));
+  CHECK(has(only_finding(b), "look_up"));
+}
+
 TEST_CASE("what each operation is in the program: name, engine, flops, bytes") {
   backend_t b("rank 0");
   device<float> x(b.device(), 64, tag::other), y(b.device(), 64, tag::other), z(b.device(), 64, tag::other);

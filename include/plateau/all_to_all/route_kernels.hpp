@@ -138,6 +138,11 @@ template <int N = 32> struct place_routes {
     slot_route[i] = route;
     position[route] = static_cast<std::int32_t>(base + row);
   }
+  template <class S>
+  std::uint64_t moved_bytes(index_t n, view<const std::int32_t, S>, view<std::int32_t, S>,
+                            view<std::int32_t, S>) const {
+    return 3 * sizeof(std::int32_t) * static_cast<std::uint64_t>(n);
+  }
 };
 static_assert(sizeof(place_routes<>) < 4096 - 256, "plateau: CUDA takes 4 KiB of kernel arguments");
 

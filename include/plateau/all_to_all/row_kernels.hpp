@@ -11,11 +11,17 @@
 #include <plateau/scalar.hpp>
 #include <plateau/view.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
 namespace plateau::inline v0::detail::dispatch {
+
+// What n rows of a table take that are read and written, with the list that says which.
+template <class T> constexpr std::uint64_t copied_rows_bytes(index_t n, index_t width) {
+  return static_cast<std::uint64_t>(n) * (2 * static_cast<std::uint64_t>(width) * sizeof(T) + 4);
+}
 
 // Over rows{n}: each route's token, bit for bit.
 struct gather_rows {
@@ -27,6 +33,10 @@ struct gather_rows {
                              tile<T, S> to) const { // (n, width), written
     copy_row(team, from.row(slot_route[i] / top_k), to.row(i), from.cols);
   }
+  template <class T, class S>
+  std::uint64_t moved_bytes(index_t n, view<const std::int32_t, S>, tile<const T, S> from, tile<T, S>) const {
+    return copied_rows_bytes<T>(n, from.cols);
+  }
 };
 
 // Over rows{n}, for results that are kept until all have come: each row to the place of its route.
@@ -36,6 +46,10 @@ struct keep_rows {
                              tile<const T, S> returned,                                     // (n, width)
                              tile<T, S> kept) const { // (routes, width), written at routes
     copy_row(team, returned.row(i), kept.row(slot_route[i]), returned.cols);
+  }
+  template <class T, class S>
+  std::uint64_t moved_bytes(index_t n, view<const std::int32_t, S>, tile<const T, S> from, tile<T, S>) const {
+    return copied_rows_bytes<T>(n, from.cols);
   }
 };
 
@@ -47,6 +61,11 @@ struct gather_gates {
                              view<float, S> to) const {                         // (n), written
     to[i] = gates[slot_route[i]];
   }
+  template <class S>
+  std::uint64_t moved_bytes(index_t n, view<const std::int32_t, S>, view<const float, S>,
+                            view<float, S>) const {
+    return copied_rows_bytes<float>(n, 1);
+  }
 };
 
 // Over elements{n}: the gradient of each route's gate. Those of tokens without a route are zeroed before.
@@ -56,6 +75,11 @@ struct scatter_gate_gradients {
                              view<const float, S> returned,                     // (n)
                              view<float, S> dgates) const {                     // (routes), written at routes
     dgates[slot_route[i]] = returned[i];
+  }
+  template <class S>
+  std::uint64_t moved_bytes(index_t n, view<const std::int32_t, S>, view<const float, S>,
+                            view<float, S>) const {
+    return copied_rows_bytes<float>(n, 1);
   }
 };
 
@@ -164,6 +188,15 @@ struct scatter_add {
         team.for_each(n, [=](index_t c) { to[c] = some.add_to(to[c], c, zero); });
       });
     }
+  }
+  // As if no two rows were of one token, up to what all tokens together can have.
+  template <class T, class S>
+  std::uint64_t moved_bytes(index_t n, view<const std::int32_t, S>, view<const std::int32_t, S>,
+                            tile<const float, S>, tile<const T, S> returned, tile<float, S> to) const {
+    const index_t passes = std::min(n, to.rows * ((top_k + 3) / 4)); // over the sums of a token
+    const auto rows = static_cast<std::uint64_t>(n), width = static_cast<std::uint64_t>(returned.cols);
+    return rows * (width * sizeof(T) + 4 * static_cast<std::uint64_t>(top_k) + 8) +
+           static_cast<std::uint64_t>(passes) * 2 * width * sizeof(float);
   }
 };
 

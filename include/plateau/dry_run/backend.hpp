@@ -129,11 +129,15 @@ template <class ScratchModel> class dry_run {
   }
 
   template <class Grid, class Kernel, class... Args>
-  void launch(on<stream> s, Grid grid, Kernel, Args... args) {
+  void launch(on<stream> s, Grid grid, [[maybe_unused]] Kernel kernel, Args... args) {
     check_kernel<dry_run, Grid, Kernel, Args...>();
     check_grid(grid, s.place(), recorder_->owner());
     if (grid.n == 0) return;
-    issue(s, kernel_name<Kernel>(), dry::engine::compute, args...);
+    if constexpr (says_moved_bytes<Kernel, Args...>)
+      issue_moving(s, kernel_name<Kernel>(), dry::engine::compute,
+                   kernel.moved_bytes(grid.n, unwrap(args)...), args...);
+    else
+      issue(s, kernel_name<Kernel>(), dry::engine::compute, args...);
     ++counters_.launches;
   }
 
@@ -281,6 +285,16 @@ template <class ScratchModel> class dry_run {
     (note(args), ...);
     dry::demand d{on_engine};
     for (const dry::access_range& r : touched_) d.bytes += moved(r);
+    recorder_->issue(s.stream.number(), s.place(), name, d, touched_);
+  }
+  // The same for one that says how many bytes it moves.
+  template <class... Args>
+  void issue_moving(on<stream> s, const char* name, dry::engine on_engine, std::uint64_t bytes,
+                    const Args&... args) {
+    touched_.clear();
+    (note(args), ...);
+    dry::demand d{on_engine};
+    d.bytes = bytes;
     recorder_->issue(s.stream.number(), s.place(), name, d, touched_);
   }
   template <class From, class To> void copy_bytes(on<stream> s, const From& from, const To& to) {
