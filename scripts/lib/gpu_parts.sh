@@ -24,6 +24,7 @@ part_table=(
   "backend      | quick |  90 | doctest       | cuda_backend_contract cuda_backend_check cuda_scratch_model_check cuda_extern_template_check | run_programs"
   "communicator | quick |  90 | doctest       | cuda_communicator_contract       | run_programs"
   "kernels      | quick |  90 | $moe_packages | $(programs_like 'kernels_*_check') | run_programs"
+  "dispatch     | quick |  90 | doctest       | cuda_dispatch_check cuda_nccl_dispatch_check | run_programs"
   "model        | quick |  90 | $moe_packages | cuda_model_check                 | run_programs"
   "training     | long  |  90 | $moe_packages | cuda_training_check              | run_programs"
   "losses       | quick | 120 | $moe_packages | moe_train                        | check_losses"

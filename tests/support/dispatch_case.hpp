@@ -157,41 +157,46 @@ template <class T, class Backend, class Communicator> class dispatch_rank {
   pl::workspace<Backend>& space() { return space_; }
   expert_type& expert() { return expert_; }
 
+  // Another case of the same shape with at most as many tokens, and gradients begin at 0 again.
+  void turn_to(const dispatch_case& c) {
+    c_ = &c;
+    fill();
+  }
   // Ids of the case, out and gradients as before anything has run.
   void fill() {
     const index_t k = this->k(), w = this->w();
-    to_device(*backend_, stream_, ids_.all(),
+    to_device(*backend_, stream_, ids(),
               [&](index_t i) { return std::int32_t(c_->expert_of(rank_, i / k, i % k)); });
-    to_device(*backend_, stream_, rows_.all(), [&](index_t i) { return c_->row<T>(rank_, i / w, i % w); });
-    to_device(*backend_, stream_, upstream_.all(),
+    to_device(*backend_, stream_, all_rows(), [&](index_t i) { return c_->row<T>(rank_, i / w, i % w); });
+    to_device(*backend_, stream_, upstream(),
               [&](index_t i) { return c_->upstream<T>(rank_, i / w, i % w); });
-    to_device(*backend_, stream_, gates_.all(), [&](index_t i) { return c_->gate(rank_, i / k, i % k); });
+    to_device(*backend_, stream_, all_gates(), [&](index_t i) { return c_->gate(rank_, i / k, i % k); });
     to_device(*backend_, stream_, weights_.all(),
               [&](index_t i) { return c_->weight<T>(homes_.first(rank_) + i / w, i % w); });
     reset();
   }
   void reset() {
     const index_t w = this->w();
-    to_device(*backend_, stream_, out_.all(), [&](index_t i) { return c_->before<T>(rank_, i / w, i % w); });
+    to_device(*backend_, stream_, out(), [&](index_t i) { return c_->before<T>(rank_, i / w, i % w); });
     to_device(*backend_, stream_, dweights_.all(), [](index_t) { return 0.0F; });
-    to_device(*backend_, stream_, drows_.all(), [](index_t) { return pl::narrow<T>(7.0F); });
-    to_device(*backend_, stream_, dgates_.all(), [](index_t) { return 7.0F; });
+    to_device(*backend_, stream_, drows(), [](index_t) { return pl::narrow<T>(7.0F); });
+    to_device(*backend_, stream_, dgates(), [](index_t) { return 7.0F; });
   }
-  void plan(pl::dispatch_plan& p) { exchange_.plan(stream_, ids_.all(), p); }
+  void plan(pl::dispatch_plan& p) { exchange_.plan(stream_, ids(), p); }
   void forward(const pl::dispatch_plan& p) {
-    exchange_.run(stream_, p, ids_.all(), {rows()}, gates(), pl::as_matrix(out_.all(), n(), w()), expert_,
+    exchange_.run(stream_, p, ids(), {rows()}, gates(), pl::as_matrix(out(), n(), w()), expert_,
                   weight_tiles_);
   }
   void backward(const pl::dispatch_plan& p) {
-    exchange_.run_backward(stream_, p, ids_.all(), {rows()}, gates(),
-                           pl::as_matrix(upstream_.all(), n(), w()), pl::as_matrix(drows_.all(), n(), w()),
-                           pl::as_matrix(dgates_.all(), n(), k()), expert_, weight_tiles_, gradient_tiles_);
+    exchange_.run_backward(stream_, p, ids(), {rows()}, gates(),
+                           pl::as_matrix(upstream(), n(), w()), pl::as_matrix(drows(), n(), w()),
+                           pl::as_matrix(dgates(), n(), k()), expert_, weight_tiles_, gradient_tiles_);
   }
   dispatch_results<T> results() {
     dispatch_results<T> r;
-    r.out = from_device(*backend_, stream_, out_.all());
-    r.drows = from_device(*backend_, stream_, drows_.all());
-    r.dgates = from_device(*backend_, stream_, dgates_.all());
+    r.out = from_device(*backend_, stream_, out());
+    r.drows = from_device(*backend_, stream_, drows());
+    r.dgates = from_device(*backend_, stream_, dgates());
     r.dweights = from_device(*backend_, stream_, dweights_.all());
     return r;
   }
@@ -200,10 +205,17 @@ template <class T, class Backend, class Communicator> class dispatch_rank {
   index_t n() const { return c_->tokens[static_cast<std::size_t>(rank_)]; }
   index_t k() const { return c_->shape.top_k; }
   index_t w() const { return c_->width(); }
-  pl::tile<const T> rows() const { return pl::as_matrix(rows_.all(), n(), w()); }
+  pl::view<std::int32_t> ids() const { return ids_.all().sub(0, n() * k()); }
+  pl::view<T> all_rows() const { return rows_.all().sub(0, n() * w()); }
+  pl::view<T> out() const { return out_.all().sub(0, n() * w()); }
+  pl::view<T> upstream() const { return upstream_.all().sub(0, n() * w()); }
+  pl::view<T> drows() const { return drows_.all().sub(0, n() * w()); }
+  pl::view<float> all_gates() const { return gates_.all().sub(0, n() * k()); }
+  pl::view<float> dgates() const { return dgates_.all().sub(0, n() * k()); }
+  pl::tile<const T> rows() const { return pl::as_matrix(all_rows(), n(), w()); }
   pl::tile<const float> gates() const {
     return c_->no_gates ? pl::tile<const float>{}
-                        : pl::tile<const float>(pl::as_matrix(gates_.all(), n(), k()));
+                        : pl::tile<const float>(pl::as_matrix(all_gates(), n(), k()));
   }
 
   const dispatch_case* c_;

@@ -19,7 +19,7 @@
 #include <plateau/all_to_all/expert.hpp>
 #include <plateau/all_to_all/route_kernels.hpp>
 #include <plateau/all_to_all/row_kernels.hpp>
-#include <plateau/all_to_all/weight_moves.hpp>
+#include <plateau/all_to_all/weight_transfer.hpp>
 #include <plateau/config.hpp>
 #include <plateau/exchange.hpp>
 #include <plateau/kernels.hpp>
@@ -81,7 +81,7 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
  public:
   dispatch_call(engine_type& e, const memory_type& memory, const arguments& a, Expert& expert,
                 expert_lists<weight>& lists, stream& s)
-      : e_(&e), m_(&memory), a_(&a), expert_(&expert), lists_(&lists), compute_(&s),
+      : e_(&e), m_(&memory), a_(&a), expert_(&expert), lists_(&lists), weights_(e), compute_(&s),
         tokens_(std::get<0>(a.rows).rows) {}
 
   // `under(stream)` is called once, behind the first round's departure and before its arrival is waited for.
@@ -96,7 +96,8 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
       bring_back(r - ahead);
     }
     if (rounds == 0) under(*compute_);
-    if constexpr (Backward) send_gradients_home();
+    if constexpr (Backward)
+      weights_.send_home(transfer(), m_->foreign_gradients, m_->home_gradient, a_->gradients);
     join(e_->transfer, *compute_);
     finish();
   }
@@ -134,11 +135,11 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     if constexpr (Backward)
       if (a_->dgates.rows != 0) be.launch(s, elements{a_->ids.n}, fill<float>{0}, out(as_row(a_->dgates)));
     if constexpr (Backward) {
-      const index_t held = foreign_here() * e_->layout.elements();
+      const index_t held = e_->foreign_here() * e_->layout.elements();
       be.launch(s, elements{held}, fill<float>{0}, out(m_->foreign_gradients.sub(0, held)));
     }
     join(s, transfer());
-    send_weights();
+    weights_.send_out(transfer(), m_->foreign_weights, a_->weights);
     sent_ = 0;
   }
 
@@ -225,39 +226,29 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     }
   }
   void exchange_rows(const dispatch_round& now, const slot_type& s) {
-    clear_lists();
+    e_->clear_lists();
     for (const peer_block& b : now.sends)
-      each_outward(s, [&](auto from, auto, index_t w) { send(b.peer, block_of(from, b, w)); });
+      each_outward(s, [&](auto from, auto, index_t w) { e_->send(b.peer, block_of(from, b, w)); });
     for (const peer_block& b : now.receives)
-      each_outward(s, [&](auto, auto to, index_t w) { receive(b.peer, block_of(to, b, w)); });
+      each_outward(s, [&](auto, auto to, index_t w) { e_->receive(b.peer, block_of(to, b, w)); });
     e_->comm->exchange(transfer(), e_->sends, e_->receives, "rows to experts");
   }
   template <class T> static view<T> block_of(view<T> v, const peer_block& b, index_t w) {
     return v.sub(b.first * w, b.rows * w);
   }
-  void clear_lists() {
-    e_->sends.clear();
-    e_->receives.clear();
-  }
-  template <class T> void send(int peer, view<T> v) {
-    e_->sends.push_back(send_to(peer, v));
-    if (peer != e_->comm->rank()) e_->statistics.wire_bytes += v.bytes();
-  }
-  template <class T> void receive(int peer, view<T> v) { e_->receives.push_back(receive_from(peer, v)); }
 
   // ---- The expert -----------------------------------------------------------------------------------------
 
   void compute(index_t r) {
     stream& s = *compute_;
     dispatch_round& now = round(r);
+    if (now.received_rows == 0) return; // nothing to wait for, and nothing that waits for it
     e_->stalls.begin(backend(), s);
     backend().wait(s, arrived_[at(r % shape().slots)]);
     e_->stalls.end(backend(), s);
-    if (now.received_rows > 0) {
-      list_groups(now);
-      e_->statistics.groups += static_cast<index_t>(now.experts.size());
-      call_expert(now, slot(r), std::index_sequence_for<Part...>());
-    }
+    list_groups(now);
+    e_->statistics.groups += static_cast<index_t>(now.experts.size());
+    call_expert(now, slot(r), std::index_sequence_for<Part...>());
     join(s, transfer());
   }
 
@@ -269,7 +260,7 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     lists_->gradients.clear();
     for (std::size_t g = 0; g < now.segments.size(); ++g) {
       const bool foreign = e_->table.foreign(now.segments[g]);
-      const index_t place = foreign ? now.segments[g] - first_foreign() : now.experts[g] - first_local;
+      const index_t place = foreign ? now.segments[g] - e_->first_foreign() : now.experts[g] - first_local;
       for (index_t p = 0; p < parts; ++p) {
         lists_->weights.push_back(foreign ? tile<const weight>(layout.in_slot(m_->foreign_weights, place, p))
                                           : a_->weights[at(place * parts + p)]);
@@ -279,23 +270,16 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
       }
     }
   }
-  // Segments of a rank: its own experts first.
-  index_t first_foreign() const {
-    const int me = e_->comm->rank();
-    return e_->table.first_of(me + 1) - foreign_here();
+  template <std::size_t I> auto received_part(const slot_type& s, index_t n) const {
+    using type = std::tuple_element_t<I, std::tuple<Part...>>;
+    const tile<const type> part = as_matrix(std::get<I>(s.received), n, shape().widths[I]);
+    return part;
   }
-  index_t foreign_here() const {
-    index_t n = 0;
-    for (const weight_move& m : e_->moves.all()) n += m.helper == e_->comm->rank() ? 1 : 0;
-    return n;
-  }
-
   template <std::size_t... I>
   void call_expert(const dispatch_round& now, const slot_type& s, std::index_sequence<I...>) {
     const index_t n = now.received_rows, w = shape().result_elements();
     const expert_groups<weight> groups{now.experts, now.offsets, lists_->weights, lists_->gradients};
-    const row_parts<Part...> parts(
-        tile<const Part>(as_matrix(std::get<I>(s.received), n, shape().widths[I]))...);
+    const row_parts<Part...> parts(received_part<I>(s, n)...);
     if constexpr (Backward)
       expert_->backward(*compute_, groups, parts, view<const float>(s.gates.sub(0, n)),
                         tile<const result>(as_matrix(s.upstream, n, w)),
@@ -309,11 +293,11 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
   void bring_back(index_t r) {
     const dispatch_round& now = round(r);
     const slot_type& s = slot(r);
-    clear_lists();
+    e_->clear_lists();
     for (const peer_block& b : now.receives)
-      each_homeward(s, [&](auto from, auto, index_t w) { send(b.peer, block_of(from, b, w)); });
+      each_homeward(s, [&](auto from, auto, index_t w) { e_->send(b.peer, block_of(from, b, w)); });
     for (const peer_block& b : now.sends)
-      each_homeward(s, [&](auto, auto to, index_t w) { receive(b.peer, block_of(to, b, w)); });
+      each_homeward(s, [&](auto, auto to, index_t w) { e_->receive(b.peer, block_of(to, b, w)); });
     e_->comm->exchange(transfer(), e_->sends, e_->receives, "rows from experts");
 
     const auto routes = routes_of(now, s);
@@ -357,50 +341,12 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
                      inout(to));
   }
 
-  // ---- Weights --------------------------------------------------------------------------------------------
-
-  void send_weights() {
-    if (e_->moves.all().empty()) return;
-    const weight_layout& layout = e_->layout;
-    const int me = e_->comm->rank();
-    const index_t first_local = e_->table.homes().first(me);
-    clear_lists();
-    for (const weight_move& m : e_->moves.all())
-      for (index_t p = 0; p < layout.parts(); ++p) {
-        if (m.home == me)
-          send(m.helper, as_row(a_->weights[at((m.expert - first_local) * layout.parts() + p)]));
-        if (m.helper == me) receive(m.home, as_row(layout.in_slot(m_->foreign_weights, m.slot, p)));
-      }
-    e_->comm->exchange(transfer(), e_->sends, e_->receives, "weights to helpers");
-  }
-  void send_gradients_home() {
-    const weight_layout& layout = e_->layout;
-    const int me = e_->comm->rank();
-    const index_t first_local = e_->table.homes().first(me);
-    for (index_t wave = 0; wave < e_->moves.waves(); ++wave) {
-      clear_lists();
-      index_t mine = -1; // the local expert whose gradient comes home
-      for (const weight_move& m : e_->moves.all()) {
-        if (m.wave != wave) continue;
-        if (m.helper == me)
-          send(m.home, m_->foreign_gradients.sub(m.slot * layout.elements(), layout.elements()));
-        if (m.home != me) continue;
-        receive(m.helper, m_->home_gradient);
-        mine = m.expert - first_local;
-      }
-      e_->comm->exchange(transfer(), e_->sends, e_->receives, "gradients to their homes");
-      for (index_t p = 0; mine >= 0 && p < layout.parts(); ++p)
-        backend().launch(transfer(), rows{layout.extent(p).rows}, add_matrix{},
-                         in(layout.in_slot(m_->home_gradient, 0, p)),
-                         inout(a_->gradients[at(mine * layout.parts() + p)]));
-    }
-  }
-
   engine_type* e_;
   const memory_type* m_;
   const arguments* a_;
   Expert* expert_;
   expert_lists<weight>* lists_;
+  weight_transfer<engine_type, weight> weights_;
   stream* compute_;
   index_t tokens_, sent_ = 0;
   std::array<event, 3> arrived_{};

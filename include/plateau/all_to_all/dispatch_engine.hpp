@@ -130,6 +130,24 @@ template <class Backend, class Communicator, class... Part> struct dispatch_engi
     count(plan, ranks, me);
   }
 
+  // The lists of the next exchange.
+  void clear_lists() {
+    sends.clear();
+    receives.clear();
+  }
+  template <class T> void send(int peer, view<T> v) {
+    sends.push_back(send_to(peer, v));
+    if (peer != comm->rank()) statistics.wire_bytes += v.bytes();
+  }
+  template <class T> void receive(int peer, view<T> v) { receives.push_back(receive_from(peer, v)); }
+
+  // Experts of other ranks that this one computes; their segments come behind those of its own.
+  index_t foreign_here() const {
+    const auto mine = [me = comm->rank()](const weight_move& m) { return m.helper == me; };
+    return static_cast<index_t>(std::count_if(moves.all().begin(), moves.all().end(), mine));
+  }
+  index_t first_foreign() const { return table.first_of(comm->rank() + 1) - foreign_here(); }
+
   Backend* backend;
   Communicator* comm;
   shape_type shape;

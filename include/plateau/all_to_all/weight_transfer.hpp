@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Moves the weights of experts to the ranks that help, and their gradients home, on the transfer stream. All
+// ranks take part in every exchange, also those that move nothing: exchanges match by their order.
+#pragma once
+
+#include <plateau/access.hpp>
+#include <plateau/all_to_all/row_kernels.hpp>
+#include <plateau/all_to_all/weight_moves.hpp>
+#include <plateau/config.hpp>
+#include <plateau/team.hpp>
+#include <plateau/view.hpp>
+
+#include <cstddef>
+#include <span>
+
+namespace plateau::inline v0::detail::dispatch {
+
+template <class Engine, class Weight> class weight_transfer {
+ public:
+  explicit weight_transfer(Engine& e) : e_(&e) {}
+
+  // weights (local experts, parts); slots (foreign experts, weights of one).
+  template <class Stream>
+  void send_out(Stream& transfer, view<Weight> slots, std::span<const tile<const Weight>> weights) {
+    if (e_->moves.all().empty()) return;
+    const weight_layout& layout = e_->layout;
+    e_->clear_lists();
+    for (const weight_move& m : e_->moves.all())
+      for (index_t p = 0; p < layout.parts(); ++p) {
+        if (m.home == me()) e_->send(m.helper, as_row(weights[place(m, p)]));
+        if (m.helper == me()) e_->receive(m.home, as_row(layout.in_slot(slots, m.slot, p)));
+      }
+    e_->comm->exchange(transfer, e_->sends, e_->receives, "weights to helpers");
+  }
+
+  // Wave by wave: `arriving` (weights of one expert) holds what has come home until it is added.
+  template <class Stream>
+  void send_home(Stream& transfer, view<float> slots, view<float> arriving,
+                 std::span<const tile<float>> gradients) {
+    const weight_layout& layout = e_->layout;
+    for (index_t wave = 0; wave < e_->moves.waves(); ++wave) {
+      e_->clear_lists();
+      const weight_move* home = nullptr;
+      for (const weight_move& m : e_->moves.all()) {
+        if (m.wave != wave) continue;
+        if (m.helper == me()) e_->send(m.home, slots.sub(m.slot * layout.elements(), layout.elements()));
+        if (m.home != me()) continue;
+        e_->receive(m.helper, arriving);
+        home = &m;
+      }
+      e_->comm->exchange(transfer, e_->sends, e_->receives, "gradients to their homes");
+      for (index_t p = 0; home != nullptr && p < layout.parts(); ++p)
+        e_->backend->launch(transfer, rows{layout.extent(p).rows}, add_matrix{},
+                            in(layout.in_slot(arriving, 0, p)), inout(gradients[place(*home, p)]));
+    }
+  }
+
+ private:
+  int me() const { return e_->comm->rank(); }
+  std::size_t place(const weight_move& m, index_t part) const {
+    return static_cast<std::size_t>((m.expert - e_->table.homes().first(me())) * e_->layout.parts() + part);
+  }
+
+  Engine* e_;
+};
+
+} // namespace plateau::inline v0::detail::dispatch
