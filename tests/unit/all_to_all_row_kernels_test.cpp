@@ -113,7 +113,8 @@ template <class T> struct returning {
     return out;
   }
 
-  // The sums after rounds of at most `most` rows, of random sizes.
+  // The sums after rounds of at most `most` rows, of random sizes. Later rounds have their positions already
+  // when a round comes back, as far ahead as there are slots; or else, for every second seed, none has.
   std::vector<float> scatter(plateau::cpu_level level, index_t most, bool gated, std::uint64_t seed) const {
     std::mt19937_64 engine(seed);
     const matrix<float> gates(tokens, top_k, gate);
@@ -121,6 +122,10 @@ template <class T> struct returning {
     matrix<float> to(tokens, width, std::vector<float>(static_cast<std::size_t>(tokens * width), 0.0f));
     std::vector<std::int32_t> position(ids.size(), -1);
     const auto routes = static_cast<index_t>(travel.size());
+    if (seed % 2 == 0)
+      for (index_t i = 0; i < routes; ++i)
+        position[static_cast<std::size_t>(travel[static_cast<std::size_t>(i)])] =
+            static_cast<std::int32_t>(i);
     for (index_t base = 0; base < routes;) {
       const index_t rows =
           std::min(routes - base, 1 + static_cast<index_t>(engine() % static_cast<std::uint64_t>(most)));
@@ -199,13 +204,12 @@ TEST_CASE_TEMPLATE("D12: sums of returned rows agree with float64, cut into any 
       for (const bool gated : {true, false}) {
         const auto expected = rows.sums(gated, zero);
         std::vector<std::vector<float>> found;
-        for (const index_t most : {1000, 1, 3, 7, 20}) {
+        for (const index_t most : {1000, 1, 7, 8}) {
           found.push_back(rows.scatter(level, most, gated, static_cast<std::uint64_t>(most)));
           check_accurate(found.back(), expected, 2);
           rows.shuffle(static_cast<std::uint64_t>(most));
         }
-        // The same rounds, the same bits; for two terms at most in all rounds and at all levels.
-        CHECK(same_bits(rows.scatter(level, 5, gated, 1), rows.scatter(level, 5, gated, 1)));
+        // Two terms at most: the same bits in all rounds and at all levels.
         if (top_k <= 2) {
           found.push_back(rows.scatter(plateau::cpu_level::baseline, 4, gated, 1));
           for (const auto& other : found) CHECK(same_bits(other, found[0]));
