@@ -344,6 +344,38 @@ TEST_CASE("one expert a rank and one foreign expert: every profile reaches the m
   }
 }
 
+TEST_CASE("each way of looking for a plan finds some that the others miss") {
+  struct known {
+    const char* without; // what the plan is worse without
+    int ranks;
+    index_t foreign_experts, least_piece, weight_move_rows;
+    std::vector<index_t> rows;
+    index_t cost;
+    std::size_t moves;
+  };
+  const known all[] = {
+      {"the best fit: 11 rows", 4, 2, 2, 0, {7, 7, 7, 0, 2, 0, 5, 9, 2, 1}, 10, 3},
+      {"the worst fit: 14 rows", 6, 3, 3, 0, {9, 7, 4, 8, 3, 8, 8, 6, 5, 7, 4, 4, 0, 0, 2}, 13, 4},
+      {"targets below one that failed: 81 rows",
+       4,
+       1,
+       18,
+       5,
+       {0, 0, 30, 84, 42, 23, 14, 25, 13, 14, 0, 0, 1, 0, 0, 0, 0, 0},
+       71,
+       3},
+      {"the fewest moves of all fits: 3 moves", 5, 1, 3, 0, {5, 4, 7, 9, 8, 8, 3, 6, 1, 3}, 12, 2}};
+  for (const known& k : all) {
+    CAPTURE(k.without);
+    const expert_homes homes{static_cast<index_t>(k.rows.size()), k.ranks};
+    plateau::bounded_placement placement(homes, k.foreign_experts, k.weight_move_rows);
+    const auto moves = copy(placement.make(k.rows, loads_of(homes, k.rows, {}), k.least_piece, 0));
+    CHECK(placement.cost() == k.cost);
+    CHECK(moves.size() == k.moves);
+    CHECK(largest(foreign_experts_of(k.ranks, moves)) <= k.foreign_experts);
+  }
+}
+
 TEST_CASE("experts that do not divide by ranks, more ranks than experts, one rank, 512 experts on 64 ranks") {
   const std::pair<int, index_t> shapes[] = {{7, 30}, {16, 3}, {64, 1}, {1, 1}, {1, 40}, {64, 512}, {2, 1}};
   for (const auto& shape : shapes) {

@@ -171,6 +171,8 @@ TEST_CASE("through the plan: merged, counted, told; threshold and capacity hold 
   CHECK(std::string(plan.reason()) ==
         "pieces moved: 1, largest load: 3 rows, without moving: 5, mean: 2; weights "
         "sent twice to one rank: 1, merged");
+  plan.make(std::vector<index_t>{1, 1});
+  CHECK(plan.duplicates() == 0);
   options.capacity_millionths = 1'200'000; // 3 rows
   placement_plan wider(2, 2, options);
   CHECK(copy(wider.make(rows)) == std::vector<moved_piece>{{0, 1, 2}});

@@ -30,7 +30,8 @@ class published_placement {
   published_placement& operator=(published_placement&&) = default;
 
   // rows: (experts), at least 0. `capacity` is the load up to which a rank is filled, `least_piece` the
-  // smallest piece worth a transfer, unless it is all that remains. The answer holds until the next call.
+  // smallest piece worth a transfer, unless it is all that remains; at least 1. The answer holds until the
+  // next call.
   std::span<const moved_piece> make(std::span<const index_t> rows, index_t capacity, index_t least_piece) {
     pieces_.clear();
     std::fill(taken_.begin(), taken_.end(), 0);
@@ -69,11 +70,10 @@ class published_placement {
       int least = home == 0 ? 1 : 0;
       for (int r = least + 1; r < homes_.ranks; ++r)
         if (r != home && load(r) < load(least)) least = r;
-      // Whoever has more load has less room, so where the least loaded is refused, everyone is, and it is
-      // also the one that is forced.
+      // Whoever has more load has less room: where the least loaded is refused, everyone is, and it is also
+      // the one that is forced. Where all that is left fits, being forced is no different.
       const index_t room = capacity - load(least);
-      const bool forced = room <= 0 || (room < left && room < least_piece);
-      const index_t rows = forced ? left : std::min(room, left);
+      const index_t rows = room < least_piece ? left : std::min(room, left);
       pieces_.push_back({expert, least, rows});
       taken_[at(least)] += rows;
       left -= rows;
