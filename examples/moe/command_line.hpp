@@ -154,8 +154,26 @@ inline void add_flags(CLI::App& app, options& o) {
   flags.choice("--gemm", o.gemm, gemm_choice::builtin, gemm_choice::blas, "matrix products");
 
   flags.group("Memory and routing");
+  const dispatch_settings d = o.dispatch();
   flags.flag("--flatten", "LIST", "none, all, or of dispatch,vocabulary,checkpoint,optimizer", "none",
              [&o](const std::string& text) { o.flatten = parse_flatten("--flatten", text); });
+  flags.flag("--dispatch-cap", "ROWS",
+             "most rows out of, and into, a rank in one round of --flatten dispatch;\n"
+             "OUTxIN for two caps",
+             fmt::format("{}", d.send_cap_rows),
+             [&o](const std::string& text) { parse_dispatch_cap("--dispatch-cap", text, o); });
+  flags.flag(
+      "--dispatch-slots", "N", "rounds in flight, 1 to 3", fmt::format("{}", d.slots),
+      [&o](const std::string& text) { o.dispatch_slots = parse_integer("--dispatch-slots", text, 1, 3); });
+  flags.flag(
+      "--placement", "native|least-loaded|published",
+      "who computes an expert's rows: its own rank,\nor the ranks with fewest, bounded or as published",
+      std::string{name_of(d.placement)},
+      [&o](const std::string& text) { o.placement = parse_placement("--placement", text); });
+  flags.flag("--foreign-experts", "N", "most experts of other ranks on a rank, with least-loaded",
+             fmt::format("{}", d.foreign_experts), [&o](const std::string& text) {
+               o.foreign_experts = parse_integer("--foreign-experts", text, 0, 1 << 16);
+             });
   flags.flag("--routing", "SCENARIO",
              "learned, or forced: balanced, hot:FRACTION,EXPERTS, zipf:S,\nor all-to-one, which is the first "
              "top-k experts;\nrotating:FRACTION,EXPERTS; counts:FILE (CSV or JSON);\nbehind a '+', or alone "

@@ -27,26 +27,38 @@ namespace moe {
 // The routing of one step, for all ranks. Immutable; any thread may ask.
 class dry_routing {
  public:
-  // Ranks r and r + 1 are on the same node unless r + 1 divides by `ranks_per_node`.
+  // Ranks r and r + 1 are on the same node unless r + 1 divides by `ranks_per_node`. `by_rounds`: the
+  // dispatch is; which rows then go in which round depends on all counts of the expert group, and on the
+  // place in it.
   dry_routing(const forced_routing& forced, const model_config& c, const rank_grid& g,
               const training_settings& s, std::int64_t step,
-              int ranks_per_node = std::numeric_limits<int>::max())
-      : forced_(&forced), config_(c), grid_(g), settings_(s), step_(step), ranks_per_node_(ranks_per_node) {
+              int ranks_per_node = std::numeric_limits<int>::max(), bool by_rounds = false)
+      : forced_(&forced), config_(c), grid_(g), settings_(s), step_(step), ranks_per_node_(ranks_per_node),
+        by_rounds_(by_rounds) {
     find_keys();
   }
 
-  // The scenario of a dry run that trains for the step: a layer's fetch is answered with the first route of
-  // each expert, experts + 1 numbers.
+  // The scenario of a dry run that trains for the step. A layer's fetch is answered with the first route of
+  // each expert, experts + 1 numbers, or, where the dispatch is by rounds, with the rows of each and two
+  // zeros: no id is out of range.
   bool answer(const plateau::dry_fetch& fetch) const {
-    if (std::string_view(fetch.label) != "routes of each expert") return false;
+    const bool rows_alone = std::string_view(fetch.label) == "rows of each expert";
+    if (!rows_alone && std::string_view(fetch.label) != "routes of each expert") return false;
     const auto layers = static_cast<std::uint64_t>(config_.layers);
     const auto micro =
         static_cast<index_t>(fetch.number / layers % static_cast<std::uint64_t>(settings_.accumulate));
     const auto layer = static_cast<index_t>(fetch.number % layers);
     const std::vector<std::int64_t> rows = counts(fetch.rank, micro, layer);
-    std::vector<std::int64_t> offsets{0};
-    for (const std::int64_t n : rows) offsets.push_back(offsets.back() + n);
-    std::memcpy(fetch.into.data(), offsets.data(), fetch.into.size());
+    std::vector<std::int64_t> words;
+    if (rows_alone) {
+      words = rows;
+      words.insert(words.end(), {0, 0});
+    } else {
+      words.push_back(0);
+      for (const std::int64_t n : rows) words.push_back(words.back() + n);
+    }
+    if (fetch.into.size() != words.size() * sizeof(std::int64_t)) return false;
+    std::memcpy(fetch.into.data(), words.data(), fetch.into.size());
     return true;
   }
 
@@ -109,6 +121,11 @@ class dry_routing {
           plateau::digest& d = own[static_cast<std::size_t>(rank)];
           for (const std::int64_t n : all[static_cast<std::size_t>(rank)]) d.add(n);
           const int place = grid_.expert_rank(rank), group = rank - place;
+          if (by_rounds_) {
+            d.add(place);
+            for (int source = group; source < group + grid_.expert_parallel; ++source)
+              for (const std::int64_t n : all[static_cast<std::size_t>(source)]) d.add(n);
+          }
           for (int source = group; source < group + grid_.expert_parallel; ++source) {
             plateau::digest pair;
             pair.add(exchanged_[at(rank, source - group)]);
@@ -146,6 +163,7 @@ class dry_routing {
   training_settings settings_;
   std::int64_t step_;
   int ranks_per_node_;
+  bool by_rounds_;
   std::vector<std::uint64_t> keys_;      // by rank
   std::vector<std::uint64_t> exchanged_; // (ranks, expert_parallel): what goes there and back
 };

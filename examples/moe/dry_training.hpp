@@ -82,7 +82,7 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   const training_settings settings = settings_of(o);
   const forced_routing forced(o.routing, o.experts, o.top_k, o.layers, o.ranks);
   const std::int64_t step = o.dry_step - 1;
-  const dry_routing routing(forced, c, grid, settings, step, job.machine->ranks_per_node);
+  const dry_routing routing(forced, c, grid, settings, step, job.machine->ranks_per_node, o.flatten.dispatch);
   const corpus tokens = detail::no_text(job.text->vocabulary, o.context);
   const token_sampler sampler(tokens, o.context, o.seed);
 
@@ -94,11 +94,12 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   dry.check_order = o.check_order.value_or(true);
   dry.scenario = [&](const plateau::dry_fetch& fetch) { return routing.answer(fetch); };
 
-  const auto run_rank = [&](plateau::dry_communicator& world) {
+  const auto run_rank = [&](plateau::dry_communicator& world, auto peaks) {
     backend_type backend(world);
     if (o.memory_limit_bytes) backend.device().meter().limit(*o.memory_limit_bytes);
     set_phase(backend, "construction");
-    trainer<backend_type, plateau::dry_communicator, T> train(backend, world, c, grid, settings, &forced);
+    trainer<backend_type, plateau::dry_communicator, T, decltype(peaks)> train(backend, world, c, grid,
+                                                                               settings, &forced);
     train.initialise(o.seed);
     if (!world.fold(routing.key(world.rank()))) return;
     backend.wait(backend.record(train.stream())); // what came before is not of the step
@@ -106,10 +107,16 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
     train.run_step(sampler, step);
     plateau::close_step(backend, world, train.stream());
     backend.recorder().mark("step ends");
-    detail::add_peaks(backend, world.rank(), by_rank[static_cast<std::size_t>(world.rank())]);
+    rank_peaks& mine = by_rank[static_cast<std::size_t>(world.rank())];
+    detail::add_peaks(backend, world.rank(), mine);
+    detail::add_dispatch_promise(train.model().dispatch_promise(), mine);
+    if (world.rank() == 0) result.dispatch = train.model().dispatched();
+  };
+  const auto run_each = [&](plateau::dry_communicator& world) {
+    with_peaks_of(o.flatten, [&](auto peaks) { run_rank(world, peaks); });
   };
   const plateau::dry_ranks ran =
-      plateau::run_dry(grid.ranks, run_rank, dry, {.deadline = std::chrono::seconds{o.deadline_seconds}});
+      plateau::run_dry(grid.ranks, run_each, dry, {.deadline = std::chrono::seconds{o.deadline_seconds}});
   if (ran.cause) ran.cause->raise();
   plateau::dry::timeline times =
       plateau::predict(ran, *job.machine, {o.perturb_seed, o.perturb, !o.trace.empty() || !o.svg.empty()});

@@ -19,6 +19,8 @@
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
+#include <cstdint>
+
 namespace moe {
 
 // The rank's part of a micro-batch.
@@ -37,39 +39,40 @@ struct balance_sums {
 
 template <class Backend, class Dispatch, class T> class layer {
   using stream = typename Backend::stream;
-  using buffers = layer_buffers<Backend, T>;
+  using plan_type = typename Dispatch::plan_type;
 
  public:
+  using buffers = layer_memory<Backend, T, typename Dispatch::layer_part>;
+
   layer(Backend& backend, Dispatch& dispatch, const model_config& c, const batch_limits& b,
         const forced_routing* forced)
       : backend_(&backend), dispatch_(&dispatch), config_(c), attention_(backend, c),
         router_(backend, c, b, forced) {}
 
-  // out = layer(x); x, out (tokens, hidden), not the same. Returns the counts that backward needs. `sums` are
+  // out = layer(x); x, out (tokens, hidden), not the same. `plan` becomes what backward needs. `sums` are
   // added to.
-  routing_counts forward(stream& s, const buffers& buf, const batch_part& part, index_t number,
-                         const layer_tensors<T>& w, pl::tile<T> x, pl::tile<T> out,
-                         const balance_sums& sums) {
+  void forward(stream& s, const buffers& buf, const batch_part& part, index_t number,
+               const layer_tensors<T>& w, pl::tile<T> x, pl::tile<T> out, const balance_sums& sums,
+               plan_type& plan) {
     up_to_routing(s, buf, part, number, w, x, sums.probability);
-    backend_->launch(s, pl::rows{config_.experts}, count_routes{}, pl::in(buf.offsets), pl::inout(sums.load));
-    routing_counts counts = dispatch_->fetch_counts(s, buf.offsets);
+    dispatch_->plan(s, ids(buf, part), buf.dispatch, buf.scratch, sums.load, plan);
     backend_->copy(s, pl::in(rows_of(buf.residual, part)), pl::out(out));
-    dispatch_->forward(s, counts, index(buf, part), rows_of(buf.post_normed, part), gates(buf.gates, part),
-                       experts<T>(w), out);
-    return counts;
+    dispatch_->forward(s, plan, ids(buf, part), buf.dispatch, rows_of(buf.post_normed, part),
+                       gates(buf.gates, part), experts<T>(w), out);
   }
 
   // dx holds the gradient of the output and becomes that of x. Weight gradients are added. `load` and
   // balance_scale: see route_backward; `sink` (experts) takes what forward would add to the probability sums.
   void backward(stream& s, const buffers& buf, const batch_part& part, index_t number,
-                const layer_tensors<T>& w, const layer_tensors<float>& g, const routing_counts& counts,
+                const layer_tensors<T>& w, const layer_tensors<float>& g, const plan_type& plan,
                 pl::tile<T> x, pl::tile<T> dx, pl::view<float> load, float balance_scale,
                 pl::view<float> sink) {
     const index_t n = part.tokens();
     up_to_routing(s, buf, part, number, w, x, sink);
     const auto post_normed = rows_of(buf.post_normed, part), dnormed = rows_of(buf.dnormed, part);
-    dispatch_->backward(s, counts, index(buf, part), post_normed, gates(buf.gates, part), experts<T>(w), dx,
-                        dnormed, gates(buf.dgates, part), experts<float>(g));
+    dispatch_->backward(s, plan, ids(buf, part), buf.dispatch, buf.scratch, post_normed,
+                        gates(buf.gates, part), experts<T>(w), dx, dnormed, gates(buf.dgates, part),
+                        experts<float>(g));
     router_.backward(s, buf, post_normed, w.router, load, balance_scale, dnormed, g.router);
     norm_backward(s, buf, n, rows_of(buf.residual, part), w.post_norm, dnormed, dx, g.post_norm);
 
@@ -91,7 +94,7 @@ template <class Backend, class Dispatch, class T> class layer {
   }
 
  private:
-  // Everything before the experts: residual, post_normed, ids, gates, and the routes grouped by expert.
+  // Everything before the experts: residual, post_normed, ids and gates.
   void up_to_routing(stream& s, const buffers& buf, const batch_part& part, index_t number,
                      const layer_tensors<T>& w, pl::tile<T> x, pl::view<float> probability_sum) {
     Backend& be = *backend_;
@@ -115,7 +118,6 @@ template <class Backend, class Dispatch, class T> class layer {
     be.launch(s, pl::rows{n}, rms_norm{config_.norm_epsilon}, pl::in(residual), pl::in(w.post_norm),
               pl::out(post_normed));
     router_.forward(s, buf, post_normed, w.router, number, part.range, probability_sum);
-    dispatch_->group_routes(s, buf.ids.sub(0, n * config_.top_k), index(buf, part), buf.offsets, buf.scratch);
   }
 
   // to (n, in) = d (n, out) weight (out, in) + beta to
@@ -143,9 +145,8 @@ template <class Backend, class Dispatch, class T> class layer {
   pl::tile<float> gates(pl::view<float> memory, const batch_part& part) const {
     return pl::as_matrix(memory, part.tokens(), config_.top_k);
   }
-  routing_index index(const buffers& buf, const batch_part& part) const {
-    const index_t routes = part.tokens() * config_.top_k;
-    return {buf.order.sub(0, routes), buf.position.sub(0, routes)};
+  pl::view<std::int32_t> ids(const buffers& buf, const batch_part& part) const {
+    return buf.ids.sub(0, part.tokens() * config_.top_k);
   }
   template <class U> static expert_tensors<U> experts(const layer_tensors<U>& t) {
     return {t.gate, t.up, t.down};

@@ -8,12 +8,14 @@
 #include "model_config.hpp"
 #include "scratch_need.hpp"
 
-#include <plateau/grouped.hpp>
+#include <plateau/gemm.hpp>
+#include <plateau/memory_source.hpp>
+#include <plateau/scratch.hpp>
 #include <plateau/view.hpp>
 #include <plateau/working_set.hpp>
-#include <plateau/workspace.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 namespace moe {
@@ -22,29 +24,6 @@ namespace pl = plateau;
 
 // Tokens in one chunk of the router.
 inline constexpr index_t router_chunk = 2048;
-
-// Gives null views and adds up what is asked: the source of a promise.
-class counting_source {
- public:
-  explicit counting_source(pl::working_set& set) : set_(&set) {}
-  template <class T> pl::view<T> device(const char* what, index_t n) {
-    set_->device<T>(what, n);
-    return {};
-  }
-
- private:
-  pl::working_set* set_;
-};
-
-// Takes what is asked from an open phase of a workspace.
-template <class Backend> class phase_source {
- public:
-  explicit phase_source(typename pl::workspace<Backend>::phase& phase) : phase_(&phase) {}
-  template <class T> pl::view<T> device(const char*, index_t n) { return phase_->template device<T>(n); }
-
- private:
-  typename pl::workspace<Backend>::phase* phase_;
-};
 
 // What a set of buffers must serve. Backward computes the forward again, so it needs that one's buffers too.
 enum class layer_pass : unsigned char { forward, backward };
@@ -61,9 +40,8 @@ template <class Backend, class T> struct layer_buffers {
   pl::view<T> probabilities;                    // (batches, tile rows, tile keys)
   pl::view<float> accumulator;                  // (batches, tile rows, head_size)
   pl::view<float> logits, router_probabilities; // (chunk, experts)
-  pl::view<std::int32_t> ids, order, position;  // (n, top_k)
+  pl::view<std::int32_t> ids;                   // (n, top_k)
   pl::view<float> gates;                        // (n, top_k)
-  pl::view<std::int64_t> offsets;               // (experts + 1)
   pl::scratch_view scratch;
 
   // Backward only
@@ -78,15 +56,10 @@ template <class Backend, class T> struct layer_buffers {
   pl::view<float> dgates;                    // (n, top_k)
   pl::view<std::int64_t> token_offsets;      // (vocabulary + 1), for the embedding's gradient
 
-  static pl::working_set working_set(const model_config& c, const batch_limits& b, layer_pass pass) {
-    pl::working_set set(pl::tag::activations);
-    counting_source source(set);
-    layer_buffers(source, c, b, pass);
-    return set;
-  }
-
+  // `most_scratch`: what somebody else needs of the scratch.
   template <class Source>
-  layer_buffers(Source& from, const model_config& c, const batch_limits& b, layer_pass pass) {
+  layer_buffers(Source& from, const model_config& c, const batch_limits& b, layer_pass pass,
+                std::size_t most_scratch) {
     const index_t n = b.tokens(), h = c.hidden, d = c.head_size();
     const index_t queries = c.heads * d, keys = c.kv_heads * d, group = c.heads / c.kv_heads;
     const index_t tile_rows = b.sequences * c.kv_heads * std::min(c.attention.queries, b.context) * group;
@@ -110,11 +83,9 @@ template <class Backend, class T> struct layer_buffers {
     logits = from.template device<float>("router logits", chunk * c.experts);
     router_probabilities = from.template device<float>("router probabilities", chunk * c.experts);
     ids = from.template device<std::int32_t>("expert of each route", n * c.top_k);
-    order = from.template device<std::int32_t>("routes by expert", n * c.top_k);
-    position = from.template device<std::int32_t>("place of each route", n * c.top_k);
     gates = from.template device<float>("gates", n * c.top_k);
-    offsets = from.template device<std::int64_t>("first route of each expert", c.experts + 1);
-    scratch = from.template device<unsigned char>("scratch", static_cast<index_t>(scratch_bytes(c, b)));
+    scratch = from.template device<unsigned char>(
+        "scratch", static_cast<index_t>(std::max(most_scratch, scratch_bytes(c, b))));
     if (pass == layer_pass::forward) return;
 
     dnormed = from.template device<T>("gradient of a normalised input", n * h);
@@ -144,11 +115,25 @@ template <class Backend, class T> struct layer_buffers {
     need.template gemm<T, T, float>(transpose::no, transpose::yes, tile_rows, tile_keys, d);
     need.template gemm<T, T, float>(transpose::no, transpose::no, tile_rows, d, tile_keys);
     need.template gemm<T, T, float>(transpose::yes, transpose::no, tile_keys, d, tile_rows);
-    return need.group_by_key(n * c.top_k, c.experts)
-        .group_by_key(n, c.vocabulary)
-        .column_sum(n, h)
-        .column_sum(chunk, c.experts)
-        .bytes();
+    return need.group_by_key(n, c.vocabulary).column_sum(n, h).column_sum(chunk, c.experts).bytes();
+  }
+};
+
+// The same, and behind it what the layer's dispatch wants to have beside them: DispatchPart(source, config,
+// limits), and its scratch.
+template <class Backend, class T, class DispatchPart> struct layer_memory : layer_buffers<Backend, T> {
+  DispatchPart dispatch;
+
+  static pl::working_set working_set(const model_config& c, const batch_limits& b, layer_pass pass) {
+    pl::working_set set(pl::tag::activations);
+    pl::counting_source source(set);
+    layer_memory(source, c, b, pass);
+    return set;
+  }
+
+  template <class Source>
+  layer_memory(Source& from, const model_config& c, const batch_limits& b, layer_pass pass)
+      : layer_buffers<Backend, T>(from, c, b, pass, DispatchPart::scratch_bytes(c, b)), dispatch(from, c, b) {
   }
 };
 

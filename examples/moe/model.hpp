@@ -18,9 +18,11 @@
 #include <plateau/checks.hpp>
 #include <plateau/collectives.hpp>
 #include <plateau/kernels.hpp>
+#include <plateau/memory_source.hpp>
 #include <plateau/workspace.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -62,7 +64,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   using loss_type = typename Peaks::template loss<Backend, Communicator, T>;
   using boundaries_type = typename Peaks::template boundaries<Backend, T>;
   using gradients_type = typename Peaks::template gradients<Backend>;
-  using buffers = layer_buffers<Backend, T>;
+  using layer_type = layer<Backend, dispatch_type, T>;
+  using buffers = typename layer_type::buffers;
 
  public:
   // Reserves everything but what the unflattened peaks allocate as they go. `world` and `group` (the expert
@@ -82,7 +85,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
         pinned_tokens_(backend.pinned(), 2 * b.tokens(), pl::tag::activations),
         balance_(backend.device(), 3 * c.experts, pl::tag::activations),
         reduce_scratch_(backend.device(), reduce_elements(world, c), pl::tag::activations),
-        sums_(backend.device(), 4, pl::tag::activations), counts_(static_cast<std::size_t>(c.layers)) {
+        sums_(backend.device(), 4, pl::tag::activations), plans_(static_cast<std::size_t>(c.layers)) {
     static_assert(pl::check_backend<Backend>() && pl::check_communicator<Communicator, Backend>());
   }
 
@@ -90,8 +93,16 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   const model_config& config() const { return config_; }
   const tensor_set<Backend, T>& weights() const { return weights_; }
   const gradients_type& gradients() const { return gradients_; }
-  // Per layer, the routed rows of the last forward: (expert_parallel, experts).
-  const std::vector<routing_counts>& routed() const { return counts_; }
+  // The routed rows of a layer in the last forward: (expert_parallel, experts).
+  const routing_counts& routed(index_t layer) const {
+    return dispatch_type::counts_of(plans_[static_cast<std::size_t>(layer)]);
+  }
+  // What its dispatches have done so far, where the dispatch keeps count, and the most that they hold, where
+  // it makes a promise.
+  std::optional<dispatch_summary> dispatched() const { return dispatch_.summary(); }
+  std::optional<pl::reservation> dispatch_promise() const {
+    return dispatch_type::promised(config_, grid_, limits_);
+  }
   // (2) on the device: sums since begin_step over the rank's micro-batches of the tokens' losses, and of the
   // balance loss (that of the whole group, weighted with the micro-batch's share of the step).
   pl::view<double> loss_sums() const { return sums_.all().sub(0, 2); }
@@ -132,10 +143,10 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
  private:
   // What is never open at the same time shares memory; a layer's buffers and its dispatch are open together.
   static pl::reservation reservation(const model_config& c, const rank_grid& g, const batch_limits& b) {
-    const pl::working_set dispatch = dispatch_type::working_set(c, g, b);
-    return pl::overlay(pl::together(buffers::working_set(c, b, layer_pass::forward), dispatch),
-                       pl::together(buffers::working_set(c, b, layer_pass::backward), dispatch),
-                       loss_type::working_set(c, g, b));
+    const auto of = [&](layer_pass pass) {
+      return pl::together(buffers::working_set(c, b, pass), dispatch_type::reserve_for(c, g, b, pass));
+    };
+    return pl::overlay(of(layer_pass::forward), of(layer_pass::backward), loss_type::working_set(c, g, b));
   }
   // Only the balance loss is summed over ranks here: two numbers for each expert.
   static pl::collective_options reduce_options(const model_config& c) { return {2 * c.experts}; }
@@ -183,7 +194,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   // From tokens to the last boundary.
   void forward(stream& s, const batch_part& part) {
     auto open = space_.open(forward_set_);
-    phase_source<Backend> source(open);
+    pl::phase_source<Backend> source(open);
     const buffers buf(source, config_, limits_, layer_pass::forward);
     const index_t n = part.tokens();
     backend_->launch(s, pl::elements{balance_.size()}, pl::fill<float>{0}, pl::out(balance_.all()));
@@ -192,8 +203,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     boundaries_.written(s, 0);
     for (index_t l = 0; l < config_.layers; ++l) {
       const auto x = boundaries_.read(s, l, n), out = boundaries_.write(s, l + 1, n);
-      counts_[static_cast<std::size_t>(l)] =
-          layer_.forward(s, buf, part, l, weights_.layer(l), x, out, {probability_sum(), load()});
+      layer_.forward(s, buf, part, l, weights_.layer(l), x, out, {probability_sum(), load()},
+                     plans_[static_cast<std::size_t>(l)]);
       boundaries_.written(s, l + 1);
       boundaries_.done(s, l);
     }
@@ -203,7 +214,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   void backward(stream& s, const batch_part& part, const micro_batch& batch) {
     phase("backward");
     auto open = space_.open(backward_set_);
-    phase_source<Backend> source(open);
+    pl::phase_source<Backend> source(open);
     const buffers buf(source, config_, limits_, layer_pass::backward);
     const index_t n = part.tokens();
     const auto dx = pl::as_matrix(dx_.all(), n, config_.hidden);
@@ -211,13 +222,13 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     boundaries_.done(s, config_.layers);
     for (index_t l = config_.layers - 1; l >= 0; --l) {
       layer_.backward(s, buf, part, l, weights_.layer(l), gradients_.acquire(s, l),
-                      counts_[static_cast<std::size_t>(l)], boundaries_.read(s, l, n), dx, load(),
+                      plans_[static_cast<std::size_t>(l)], boundaries_.read(s, l, n), dx, load(),
                       balance_scale(batch), sink());
       gradients_.layer_is_final(s, l);
       boundaries_.done(s, l);
     }
-    // Each row of the table sums its tokens' gradients in order.
-    const auto order = buf.order.sub(0, n);
+    // Each row of the table sums its tokens' gradients in order. The ids have been used.
+    const auto order = buf.ids.sub(0, n);
     backend_->group_by_key(s, pl::in(inputs(part)), pl::out(order), pl::out(buf.token_offsets), buf.scratch);
     backend_->launch(s, pl::rows{config_.vocabulary}, embed_backward{}, pl::in(order),
                      pl::in(buf.token_offsets), pl::in(dx), pl::inout(gradients_.embedding()));
@@ -277,7 +288,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   pl::working_set forward_set_, backward_set_;
   pl::workspace<Backend> space_;
   dispatch_type dispatch_;
-  layer<Backend, dispatch_type, T> layer_;
+  layer_type layer_;
   loss_type loss_;
   boundaries_type boundaries_;
   pl::device_buffer<T, Backend> dx_, final_normed_; // (tokens, hidden)
@@ -287,8 +298,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   pl::device_buffer<float, Backend>
       balance_; // probability sums, load, and what the recomputation adds (experts each)
   pl::device_buffer<unsigned char, Backend> reduce_scratch_;
-  pl::device_buffer<double, Backend> sums_; // losses, balance, and room for one addend
-  std::vector<routing_counts> counts_;
+  pl::device_buffer<double, Backend> sums_;              // losses, balance, and room for one addend
+  std::vector<typename dispatch_type::plan_type> plans_; // (layers): all that outlives a layer's forward
 };
 
 } // namespace moe

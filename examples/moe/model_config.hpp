@@ -22,6 +22,20 @@ struct attention_tile_size {
   index_t keys = 128;
 };
 
+// Which ranks compute an expert's rows: the one that has its weights, or whoever has fewest rows, as Plateau
+// bounds it or as it was published.
+enum class expert_placement : unsigned char { native, least_loaded, published };
+
+// How a dispatch by rounds goes about it; the uncapped one does not ask. The caps are the most rows that a
+// rank sends, and gets, in one round.
+struct dispatch_settings {
+  index_t send_cap_rows = 4096;
+  index_t receive_cap_rows = 4096;
+  int slots = 2; // rounds in flight
+  expert_placement placement = expert_placement::least_loaded;
+  index_t foreign_experts = 2; // most experts of other ranks on a rank, where the placement is least_loaded
+};
+
 struct model_config {
   index_t layers = 2;
   index_t hidden = 128;
@@ -36,6 +50,7 @@ struct model_config {
   bool tied = false;        // the output projection is the embedding
   float balance_weight = 0; // of the load-balancing loss
   attention_tile_size attention{};
+  dispatch_settings dispatch{};
 
   index_t head_size() const { return hidden / heads; }
 };

@@ -90,7 +90,8 @@ int run_dry(const moe::options& o, std::ostream& out) {
   moe::check(moe::model_of(o, text.vocabulary), moe::grid_of(o));
   job.machine = moe::machine_of("--hardware", o.hardware_name(), o.ranks);
   moe::run_result result = predict(job);
-  out << moe::prediction_text(result) << '\n' << moe::peak_table(result) << std::flush;
+  out << moe::prediction_text(result) << moe::dispatch_line(result) << '\n'
+      << moe::peak_table(result) << std::flush;
   write_files(o, result);
   if (!out) throw moe::output_error("standard output: writing what the run came to failed");
   return result.prediction->found == 0 && result.prediction->trouble.empty() ? 0 : 1;
@@ -146,7 +147,9 @@ int run(const moe::options& o, moe::process_team& team) {
   }
   std::optional<moe::run_result> result = train(job);
   team.on_first([&] {
-    out << moe::summary_line(*result) << "\n\n" << moe::peak_table(*result) << std::flush;
+    out << moe::summary_line(*result) << '\n'
+        << moe::dispatch_line(*result) << '\n'
+        << moe::peak_table(*result) << std::flush;
     write_files(o, *result);
     if (!out) throw moe::output_error("standard output: writing what the run came to failed");
   });

@@ -63,6 +63,11 @@ inline std::vector<named_value> must_agree(const training_job& job) {
   add("deadline", o.deadline_seconds);
   for (const auto& row : flatten_rows)
     all.emplace_back(fmt::format("--flatten {}", row.name), o.flatten.*row.member ? "on" : "off");
+  const dispatch_settings d = o.dispatch();
+  add("dispatch-cap", fmt::format("{}x{}", d.send_cap_rows, d.receive_cap_rows));
+  add("dispatch-slots", d.slots);
+  add("placement", name_of(d.placement));
+  add("foreign-experts", d.foreign_experts);
   const auto given = [&](std::string_view flag, const std::string& path) {
     add(flag, path.empty() ? "none" : "a file");
   };

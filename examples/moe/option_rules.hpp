@@ -37,7 +37,7 @@ inline std::pair<double, std::string_view> largest_activation(const options& o) 
                                            "--layers, --batch, --context, --hidden"},
        {tokens * d(o.vocabulary.value_or(byte_pair_vocabulary)), "--batch, --context, --vocabulary"},
        {tokens * d(o.experts), "--batch, --context, --experts"},
-       {routes * d(std::max(o.hidden, o.intermediate)),
+       {o.flatten.dispatch ? 0 : routes * d(std::max(o.hidden, o.intermediate)),
         "--batch, --context, --top-k, --expert-parallel, --hidden, --intermediate"},
        {scores, "--batch, --context, --heads, --attention-tile"}});
 }
@@ -112,6 +112,22 @@ inline void check_dry_run(const options& o) {
   refuse(!o.record_routing.empty(), "--record-routing", no_data);
 }
 
+// What goes only with a dispatch by rounds.
+inline void check_dispatch(const options& o) {
+  const auto refuse = [](bool given, std::string_view flag, std::string_view only) {
+    if (given) throw input_error{fmt::format("{}: expected only with {}", flag, only)};
+  };
+  if (!o.flatten.dispatch) {
+    constexpr std::string_view only = "--flatten dispatch";
+    refuse(o.dispatch_cap.has_value(), "--dispatch-cap", only);
+    refuse(o.dispatch_slots.has_value(), "--dispatch-slots", only);
+    refuse(o.placement.has_value(), "--placement", only);
+    refuse(o.foreign_experts.has_value(), "--foreign-experts", only);
+  }
+  refuse(o.foreign_experts.has_value() && o.dispatch().placement != expert_placement::least_loaded,
+         "--foreign-experts", "--placement least-loaded, which alone bounds them");
+}
+
 // Throws input_error unless the options fit each other. The vocabulary of the corpus is checked where that is
 // read.
 inline void check(const options& o) {
@@ -150,6 +166,7 @@ inline void check(const options& o) {
   require(elements <= 0x1p48,
           fmt::format("{}: make an array of {:.3g} activations on a rank; expected at most {:.3g}", flags,
                       elements, 0x1p48));
+  check_dispatch(o);
   detail::check_routing(o);
   require(o.backend == backend_choice::host || o.gemm == gemm_choice::builtin,
           "--gemm blas and --backend cuda: expected one of them; on a GPU matrix products are cuBLAS's");

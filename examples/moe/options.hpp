@@ -6,6 +6,7 @@
 
 #include "corpus.hpp"
 #include "input_error.hpp"
+#include "model_config.hpp"
 #include "parse_text.hpp"
 #include "routing_scenario.hpp"
 
@@ -15,6 +16,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -50,6 +53,12 @@ constexpr std::string_view name_of(compute_type type) { return type == compute_t
 constexpr std::string_view name_of(gemm_choice gemm) {
   return gemm == gemm_choice::blas ? "blas" : "builtin";
 }
+inline constexpr std::array<expert_placement, 3> all_placements{
+    expert_placement::native, expert_placement::least_loaded, expert_placement::published};
+constexpr std::string_view name_of(expert_placement placement) {
+  constexpr std::string_view names[] = {"native", "least-loaded", "published"};
+  return names[static_cast<std::size_t>(placement)];
+}
 
 // Which of the four peaks are flattened by Plateau's collectives; none of them is the baseline that everyone
 // has.
@@ -63,7 +72,7 @@ struct flatten_row {
   bool available; // in this version
 };
 
-inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_set::dispatch, false},
+inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_set::dispatch, true},
                                                           {"vocabulary", &flatten_set::vocabulary, false},
                                                           {"checkpoint", &flatten_set::checkpoint, false},
                                                           {"optimizer", &flatten_set::optimizer, false}}};
@@ -104,6 +113,12 @@ struct options {
   std::int64_t attention_queries = 64, attention_keys = 128; // positions in a tile of attention
 
   flatten_set flatten;
+  // Of --flatten dispatch; the defaults are those of dispatch_settings.
+  std::optional<std::pair<std::int64_t, std::int64_t>>
+      dispatch_cap; // rows out of, and into a rank in a round
+  std::optional<std::int64_t> dispatch_slots;
+  std::optional<expert_placement> placement;
+  std::optional<std::int64_t> foreign_experts;
   routing_scenario routing;
   std::optional<std::uint64_t> memory_limit_bytes; // per rank, device space
 
@@ -124,6 +139,14 @@ struct options {
   // asked for what it need not have.
   std::string hardware_name() const {
     return hardware.value_or(backend == backend_choice::cuda ? "h200" : "this-host");
+  }
+  dispatch_settings dispatch() const {
+    dispatch_settings d;
+    if (dispatch_cap) std::tie(d.send_cap_rows, d.receive_cap_rows) = *dispatch_cap;
+    d.slots = static_cast<int>(dispatch_slots.value_or(d.slots));
+    d.placement = placement.value_or(d.placement);
+    d.foreign_experts = foreign_experts.value_or(d.foreign_experts);
+    return d;
   }
   std::int64_t head_size() const { return hidden / heads; }
   std::int64_t last_step() const { return stop_after.value_or(steps); }
@@ -149,6 +172,22 @@ inline void parse_attention_tile(std::string_view flag, std::string_view text, o
     throw input_error{fmt::format("{}: expected QUERIESxKEYS, such as 64x128, got '{}'", flag, shown(text))};
   o.attention_queries = parse_integer(flag, text.substr(0, cross), 1, 1 << 24);
   o.attention_keys = parse_integer(flag, text.substr(cross + 1), 1, 1 << 24);
+}
+
+// ROWS, or ROWSxROWS for rows out of and into a rank, all positive. Throws input_error.
+inline void parse_dispatch_cap(std::string_view flag, std::string_view text, options& o) {
+  const std::size_t cross = text.find('x');
+  const auto rows = [&](std::string_view part) { return parse_integer(flag, part, 1, 1 << 30); };
+  const std::int64_t out = rows(text.substr(0, cross));
+  o.dispatch_cap = {out, cross == std::string_view::npos ? out : rows(text.substr(cross + 1))};
+}
+
+// native, least-loaded or published. Throws input_error.
+inline expert_placement parse_placement(std::string_view flag, std::string_view text) {
+  for (const expert_placement each : all_placements)
+    if (text == name_of(each)) return each;
+  throw input_error{
+      fmt::format("{}: expected native, least-loaded or published, got '{}'", flag, shown(text))};
 }
 
 // FRACTION or FRACTION,SEED. Throws input_error.
@@ -185,8 +224,13 @@ inline flatten_set parse_flatten(std::string_view flag, std::string_view text) {
   }
   if (text == "all")
     for (const auto& row : flatten_rows) choose(row);
-  if (!missing.empty())
-    throw input_error{fmt::format("{} {}: not in this version: {}; use {} none", flag, text, missing, flag)};
+  if (!missing.empty()) {
+    std::string there = "none";
+    for (const auto& row : flatten_rows)
+      if (row.available) there += " or " + std::string{row.name};
+    throw input_error{
+        fmt::format("{} {}: not in this version: {}; use {} {}", flag, text, missing, flag, there)};
+  }
   return chosen;
 }
 

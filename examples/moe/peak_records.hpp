@@ -7,9 +7,11 @@
 
 #include <plateau/meter.hpp>
 #include <plateau/tag.hpp>
+#include <plateau/working_set.hpp>
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace moe {
@@ -59,6 +61,14 @@ template <class Backend> void add_evaluation_peak(Backend& backend, int rank, ra
   for (const peak_record& total : to.totals)
     if (total.space == "device" && now.bytes > total.bytes)
       to.evaluation.push_back(record_of(rank, "total", "device", now));
+}
+
+// What was promised of the dispatch, where it is one that promises.
+inline void add_dispatch_promise(const std::optional<plateau::reservation>& promise, rank_peaks& to) {
+  if (!promise) return;
+  for (peak_record& each : to.peaks)
+    if (each.tag == plateau::name_of(plateau::tag::dispatch))
+      each.promised = each.space == "device" ? promise->device_bytes : promise->pinned_bytes;
 }
 
 } // namespace detail

@@ -50,6 +50,24 @@ inline std::string summary_line(const run_result& result) {
   return line + fmt::format("; {:.0f} tokens/s", result.tokens_per_second);
 }
 
+// One line, with a newline at its end, where the dispatch went by rounds; nothing otherwise.
+inline std::string dispatch_line(const run_result& result) {
+  if (!result.dispatch) return {};
+  const dispatch_settings d = result.config.dispatch();
+  const dispatch_summary& did = *result.dispatch;
+  const std::string caps = d.send_cap_rows == d.receive_cap_rows
+                               ? fmt::format("{} rows", d.send_cap_rows)
+                               : fmt::format("{} rows out and {} in", d.send_cap_rows, d.receive_cap_rows);
+  std::string line = fmt::format("dispatch: capped at {}, placement {}", caps, name_of(d.placement));
+  if (d.placement == expert_placement::least_loaded)
+    line += fmt::format(" with {} foreign experts", d.foreign_experts);
+  line += fmt::format("; rounds of a layer: {:.2g}, at most {}; the busiest rank had {:.3g} times the mean",
+                      did.rounds_per_call(), did.most_rounds, did.skew);
+  if (d.placement != expert_placement::native)
+    line += fmt::format(", {:.3g} without moving; {} pieces of experts moved", did.native_skew, did.moved);
+  return line + '\n';
+}
+
 namespace detail {
 
 // The order in which a reader looks for them: the four peaks first; tags that are not listed come last.

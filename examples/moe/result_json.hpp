@@ -36,6 +36,18 @@ inline nlohmann::ordered_json path_or_null(const std::string& path) {
 
 } // namespace detail
 
+// How the dispatch goes by rounds; null where it does not.
+inline nlohmann::ordered_json dispatch_json(const options& o) {
+  if (!o.flatten.dispatch) return nullptr;
+  const dispatch_settings d = o.dispatch();
+  const bool bounded = d.placement == expert_placement::least_loaded;
+  return {{"cap", {d.send_cap_rows, d.receive_cap_rows}},
+          {"slots", d.slots},
+          {"placement", name_of(d.placement)},
+          {"foreign_experts",
+           bounded ? nlohmann::ordered_json(d.foreign_experts) : nlohmann::ordered_json(nullptr)}};
+}
+
 // The names of the flags with underscores; what was left to the program is shown as it was decided.
 inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabulary) {
   std::string flatten;
@@ -71,6 +83,7 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"attention_tile", {o.attention_queries, o.attention_keys}},
           {"gemm", name_of(o.gemm)},
           {"flatten", flatten.empty() ? "none" : flatten},
+          {"dispatch", dispatch_json(o)},
           {"routing", o.routing.text},
           {"memory_limit", detail::or_null(o.memory_limit_bytes)},
           {"data", detail::path_or_null(o.data)},
@@ -155,6 +168,10 @@ inline nlohmann::ordered_json result_json(const run_result& result) {
               {"peaks", std::move(peaks)},
               {"peak_bytes_total", totals_json(result.totals)},
               {"evaluation_peak_bytes_total", totals_json(result.evaluation)}};
+  if (const auto& d = result.dispatch)
+    all["dispatch"] = {{"calls", d->calls}, {"rounds", d->rounds},         {"most_rounds", d->most_rounds},
+                       {"moved", d->moved}, {"wire_bytes", d->wire_bytes}, {"native_skew", d->native_skew},
+                       {"skew", d->skew}};
   if (result.gpus)
     all["gpus"] = {{"name", result.gpus->name},
                    {"count", result.gpus->count},

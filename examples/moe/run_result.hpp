@@ -5,6 +5,7 @@
 #pragma once
 
 #include "corpus.hpp"
+#include "dispatch_summary.hpp"
 #include "options.hpp"
 
 #include <plateau/dry_run/hardware.hpp>
@@ -91,6 +92,7 @@ struct run_result {
   std::vector<peak_record> peaks;            // as in rank_peaks, by rank
   std::vector<peak_record> totals;           // the same
   std::vector<peak_record> evaluation;       // the same
+  std::optional<dispatch_summary> dispatch;  // of rank 0 in training, where it goes by rounds
   std::optional<moe::prediction> prediction; // of a dry run, which has no losses
   std::optional<plateau::trace> trace;       // where one was asked for
   std::optional<gpu_summary> gpus;           // with --backend cuda

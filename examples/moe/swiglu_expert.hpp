@@ -28,15 +28,26 @@ namespace moe {
 
 namespace pl = plateau;
 
-// What can be asked of the expert before anything exists.
-template <class Backend, class T> class swiglu_expert_shape {
+template <class Backend, class T> class swiglu_expert {
+  using stream = typename Backend::stream;
+  using groups = pl::expert_groups<T>;
+
  public:
   using weight_type = T;
+  using rows_type = pl::row_parts<T>;
 
-  swiglu_expert_shape(index_t hidden, index_t intermediate)
+  // One to be asked, before there is a backend, of its weights and its scratch.
+  swiglu_expert(index_t hidden, index_t intermediate)
       : hidden_(hidden), intermediate_(intermediate), parts_{{{intermediate, hidden},
                                                               {intermediate, hidden},
                                                               {hidden, intermediate}}} {}
+  // For rounds of up to `most_groups` groups; more are served, but allocate.
+  swiglu_expert(Backend& backend, index_t hidden, index_t intermediate, index_t most_groups)
+      : swiglu_expert(hidden, intermediate) {
+    backend_ = &backend;
+    products_.reserve(static_cast<std::size_t>(most_groups));
+    gradients_.reserve(static_cast<std::size_t>(most_groups));
+  }
 
   // gate, up, down
   std::span<const pl::matrix_extent> weight_parts() const { return parts_; }
@@ -59,34 +70,6 @@ template <class Backend, class T> class swiglu_expert_shape {
         .template gemm<T, T, float>(transpose::yes, transpose::no, hidden_, intermediate_, most_rows)
         .template gemm<T, T, float>(transpose::yes, transpose::no, intermediate_, hidden_, most_rows);
     return 3 * matrix_bytes(most_rows) + products.bytes();
-  }
-
- protected:
-  // (rows, intermediate), with the padding to where the next may begin.
-  std::size_t matrix_bytes(index_t rows) const {
-    return pl::aligned_bytes(static_cast<std::size_t>(rows * intermediate_) * sizeof(T));
-  }
-
-  index_t hidden_, intermediate_;
-
- private:
-  std::array<pl::matrix_extent, 3> parts_;
-};
-
-template <class Backend, class T> class swiglu_expert : public swiglu_expert_shape<Backend, T> {
-  using shape = swiglu_expert_shape<Backend, T>;
-  using stream = typename Backend::stream;
-  using groups = pl::expert_groups<T>;
-  using shape::hidden_, shape::intermediate_;
-
- public:
-  using rows_type = pl::row_parts<T>;
-
-  // Of a round with up to `most_groups` groups; more are served, but allocate.
-  swiglu_expert(Backend& backend, index_t hidden, index_t intermediate, index_t most_groups)
-      : shape(hidden, intermediate), backend_(&backend) {
-    products_.reserve(static_cast<std::size_t>(most_groups));
-    gradients_.reserve(static_cast<std::size_t>(most_groups));
   }
 
   // results (rows, hidden), written.
@@ -120,11 +103,16 @@ template <class Backend, class T> class swiglu_expert : public swiglu_expert_sha
   }
 
  private:
+  // (rows, intermediate), with the padding to where the next may begin.
+  std::size_t matrix_bytes(index_t rows) const {
+    return pl::aligned_bytes(static_cast<std::size_t>(rows * intermediate_) * sizeof(T));
+  }
+
   static constexpr index_t gate_part = 0, up_part = 1, down_part = 2;
 
   // The next matrix (rows, intermediate) of the scratch, which becomes shorter.
   pl::tile<T> take(pl::scratch_view& scratch, index_t rows) const {
-    const auto bytes = static_cast<index_t>(this->matrix_bytes(rows));
+    const auto bytes = static_cast<index_t>(matrix_bytes(rows));
     pl::check_scratch("swiglu_expert", static_cast<std::size_t>(bytes), scratch);
     const pl::tile<T> matrix{reinterpret_cast<T*>(scratch.p), rows, intermediate_, intermediate_};
     scratch = scratch.sub(bytes, scratch.n - bytes);
@@ -152,7 +140,9 @@ template <class Backend, class T> class swiglu_expert : public swiglu_expert_sha
                            std::span<const pl::gemm_group<T, T, float>>(gradients_), scratch);
   }
 
-  Backend* backend_;
+  Backend* backend_ = nullptr;
+  index_t hidden_, intermediate_;
+  std::array<pl::matrix_extent, 3> parts_;
   std::vector<pl::gemm_group<T, T, T>> products_;
   std::vector<pl::gemm_group<T, T, float>> gradients_;
 };

@@ -184,6 +184,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     d.add(pl::share_code(s.shares));
     d.add(c.tied).add(bits(c.balance_weight)).add(c.attention.queries).add(c.attention.keys);
     d.add(g.ranks).add(g.expert_parallel);
+    d.add(c.dispatch.send_cap_rows).add(c.dispatch.receive_cap_rows).add(c.dispatch.slots);
+    d.add(c.dispatch.placement).add(c.dispatch.foreign_experts);
     d.add(s.context).add(s.batch).add(s.accumulate).add(s.steps).add(s.warmup).add(bits(s.learning_rate));
     d.add(bits(s.final_share)).add(bits(s.adamw.beta1)).add(bits(s.adamw.beta2)).add(bits(s.adamw.epsilon));
     return d.add(bits(s.adamw.weight_decay)).add(bits(s.adamw.clip));
@@ -244,8 +246,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     for (index_t l = 0; l < c.layers; ++l)
       for (index_t e = 0; e < c.experts; ++e)
         report[static_cast<std::size_t>(1 + l * c.experts + e)] +=
-            model_->routed()[static_cast<std::size_t>(l)]
-                            [static_cast<std::size_t>(group_.rank() * c.experts + e)];
+            model_->routed(l)[static_cast<std::size_t>(group_.rank() * c.experts + e)];
   }
   losses fetch_losses() {
     backend_->copy(stream_, pl::in(model_->loss_sums()), pl::out(pinned_.all().sub(0, 2)));

@@ -10,8 +10,10 @@
 // frees them.
 #pragma once
 
+#include "dispatch_summary.hpp"
 #include "kernels/dispatch.hpp"
 #include "kernels/swiglu.hpp"
+#include "layer_buffers.hpp"
 #include "model_config.hpp"
 #include "routing.hpp"
 #include "scratch_need.hpp"
@@ -27,7 +29,9 @@
 #include <plateau/working_set.hpp>
 #include <plateau/workspace.hpp>
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,6 +44,43 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   using rows_buffer = pl::device_buffer<T, Backend>;
 
  public:
+  // What outlives a layer's forward.
+  using plan_type = routing_counts;
+  static const routing_counts& counts_of(const plan_type& p) { return p; }
+
+  // Where the routes of the rank's tokens lie when they are grouped by expert: in the layer's own memory.
+  struct layer_part {
+    pl::view<std::int32_t> order;    // (tokens * top_k) the route at each place
+    pl::view<std::int32_t> position; // (tokens * top_k) the place of each route
+    pl::view<std::int64_t> offsets;  // (experts + 1)
+
+    template <class Source>
+    layer_part(Source& from, const model_config& c, const batch_limits& b)
+        : order(from.template device<std::int32_t>("routes by expert", b.tokens() * c.top_k)),
+          position(from.template device<std::int32_t>("place of each route", b.tokens() * c.top_k)),
+          offsets(from.template device<std::int64_t>("first route of each expert", c.experts + 1)) {}
+    static std::size_t scratch_bytes(const model_config& c, const batch_limits& b) {
+      return scratch_need<Backend>().group_by_key(b.tokens() * c.top_k, c.experts).bytes();
+    }
+    layer_part sub(index_t routes) const {
+      layer_part of(*this);
+      of.order = order.sub(0, routes);
+      of.position = position.sub(0, routes);
+      return of;
+    }
+  };
+
+  // Nothing is promised: it grows with the routing.
+  static std::optional<pl::reservation> promised(const model_config&, const rank_grid&, const batch_limits&) {
+    return std::nullopt;
+  }
+  static std::optional<dispatch_summary> summary() { return std::nullopt; }
+
+  // What it needs of a workspace beside the layer's own part.
+  static pl::reservation reserve_for(const model_config& c, const rank_grid& g, const batch_limits& b,
+                                     layer_pass) {
+    return pl::reserve(working_set(c, g, b));
+  }
   // The part of the dispatch's memory that does not depend on the routing.
   static pl::working_set working_set(const model_config& c, const rank_grid& g, const batch_limits& b) {
     return pl::working_set(pl::tag::dispatch).device<unsigned char>("scratch", scratch_elements(c, g, b));
@@ -56,31 +97,28 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
         host_offsets_(static_cast<std::size_t>(c.experts + 1)),
         own_counts_(static_cast<std::size_t>(c.experts)) {}
 
-  // Groups the routes; nothing reaches the host. ids (n * top_k), offsets (experts + 1).
-  void group_routes(stream& s, pl::view<std::int32_t> ids, const routing_index& index,
-                    pl::view<std::int64_t> offsets, pl::scratch_view scratch) {
-    backend_->group_by_key(s, pl::in(ids), pl::out(index.order), pl::out(offsets), scratch);
-    backend_->launch(s, pl::elements{ids.n}, invert{}, pl::in(index.order), pl::out(index.position));
-  }
-
-  // The layer's host round trip: the counts of the whole expert group. `offsets` as group_routes left them.
-  routing_counts fetch_counts(stream& s, pl::view<std::int64_t> offsets) {
-    backend_->copy(s, pl::in(offsets), pl::out(pinned_.all()));
+  // The layer's host round trip: the counts of the whole expert group. ids (n * top_k); adds the routes of
+  // each expert to load (experts).
+  void plan(stream& s, pl::view<std::int32_t> ids, const layer_part& part, pl::scratch_view scratch,
+            pl::view<float> load, routing_counts& into) {
+    group_routes(s, ids, part, scratch);
+    backend_->launch(s, pl::rows{experts_}, count_routes{}, pl::in(part.offsets), pl::inout(load));
+    backend_->copy(s, pl::in(part.offsets), pl::out(pinned_.all()));
     backend_->fetch(backend_->record(s), pl::in(pinned_.all()), host_offsets_, "routes of each expert");
     for (index_t e = 0; e < experts_; ++e)
       own_counts_[at(e)] = host_offsets_[at(e + 1)] - host_offsets_[at(e)];
-    routing_counts all(static_cast<std::size_t>(group_->size()) * at(experts_));
-    group_->host_exchange(own_counts_, all, "routing counts");
-    return all;
+    into.resize(static_cast<std::size_t>(group_->size()) * at(experts_));
+    group_->host_exchange(own_counts_, into, "routing counts");
   }
 
   // out(token) += sum over its routes of gate * expert(rows(token)). rows (n, hidden), gates (n, top_k), out
-  // (n, hidden).
-  void forward(stream& s, const routing_counts& counts, const routing_index& index, pl::tile<T> rows,
-               pl::tile<float> gates, const expert_tensors<T>& weights, pl::tile<T> out) {
+  // (n, hidden). `part` as plan left it.
+  void forward(stream& s, const routing_counts& counts, pl::view<std::int32_t> ids, const layer_part& part,
+               pl::tile<T> rows, pl::tile<float> gates, const expert_tensors<T>& weights, pl::tile<T> out) {
+    const layer_part index = part.sub(ids.n);
     auto open = space_->open(set_);
     const pl::scratch_view scratch = open.template device<unsigned char>(scratch_elements_);
-    const plan p(*this, counts);
+    const exchange_plan p(*this, counts);
     compute held(*this, p);
     const pl::drain<Backend> before_they_go(*backend_, s);
     run_experts(s, p, held, index, rows, weights, scratch);
@@ -89,14 +127,17 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   }
 
   // From dout (n, hidden) to drows (n, hidden), written, dgates (n, top_k), written, and the weights'
-  // gradients, added.
-  void backward(stream& s, const routing_counts& counts, const routing_index& index, pl::tile<T> rows,
-                pl::tile<float> gates, const expert_tensors<T>& weights, pl::tile<T> dout, pl::tile<T> drows,
-                pl::tile<float> dgates, const expert_tensors<float>& gradients) {
+  // gradients, added. Groups the routes again; nothing reaches the host.
+  void backward(stream& s, const routing_counts& counts, pl::view<std::int32_t> ids, const layer_part& part,
+                pl::scratch_view layer_scratch, pl::tile<T> rows, pl::tile<float> gates,
+                const expert_tensors<T>& weights, pl::tile<T> dout, pl::tile<T> drows, pl::tile<float> dgates,
+                const expert_tensors<float>& gradients) {
     Backend& be = *backend_;
+    group_routes(s, ids, part, layer_scratch);
+    const layer_part index = part.sub(ids.n);
     auto open = space_->open(set_);
     const pl::scratch_view scratch = open.template device<unsigned char>(scratch_elements_);
-    const plan p(*this, counts);
+    const exchange_plan p(*this, counts);
     compute held(*this, p);
     rows_buffer dresult(be.device(), p.received * hidden_, pl::tag::dispatch);
     rows_buffer dhidden(be.device(), p.received * intermediate_, pl::tag::dispatch);
@@ -122,6 +163,11 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   }
 
  private:
+  void group_routes(stream& s, pl::view<std::int32_t> ids, const layer_part& part, pl::scratch_view scratch) {
+    const layer_part index = part.sub(ids.n);
+    backend_->group_by_key(s, pl::in(ids), pl::out(index.order), pl::out(index.offsets), scratch);
+    backend_->launch(s, pl::elements{ids.n}, invert{}, pl::in(index.order), pl::out(index.position));
+  }
   static index_t scratch_elements(const model_config& c, const rank_grid& g, const batch_limits& b) {
     const index_t most_rows =
         b.tokens() * c.top_k * g.expert_parallel; // every route of the group on one rank
@@ -133,13 +179,13 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   static std::size_t at(index_t i) { return static_cast<std::size_t>(i); }
 
   // Offsets of one exchange, from the counts that every rank of the group has.
-  struct plan {
+  struct exchange_plan {
     index_t routes = 0, received = 0;
     std::vector<index_t> send_counts;    // (experts): own routes of each expert
     std::vector<index_t> receive_counts; // (local experts, sources): rows that arrive, in their order
     std::vector<index_t> expert_rows;    // (local experts)
 
-    plan(const uncapped_dispatch& d, const routing_counts& counts) {
+    exchange_plan(const uncapped_dispatch& d, const routing_counts& counts) {
       const int size = d.group_->size(), rank = d.group_->rank();
       for (index_t e = 0; e < d.experts_; ++e) send_counts.push_back(counts[at(rank * d.experts_ + e)]);
       for (const index_t n : send_counts) routes += n;
@@ -159,7 +205,7 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   struct compute {
     rows_buffer sent, rows, gate, up, hidden,
         result; // (routes, hidden), (received, hidden), (received, intermediate) x 3
-    compute(const uncapped_dispatch& d, const plan& p)
+    compute(const uncapped_dispatch& d, const exchange_plan& p)
         : sent(make(d, p.routes * d.hidden_)), rows(make(d, p.received * d.hidden_)),
           gate(make(d, p.received * d.intermediate_)), up(make(d, p.received * d.intermediate_)),
           hidden(make(d, p.received * d.intermediate_)), result(make(d, p.received * d.hidden_)) {}
@@ -171,8 +217,8 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   static pl::tile<T> matrix(const rows_buffer& b, index_t rows, index_t cols) { return b.matrix(rows, cols); }
 
   // Sends the rows, runs the experts, and brings their results back into `held.sent`.
-  void run_experts(stream& s, const plan& p, compute& held, const routing_index& index, pl::tile<T> rows,
-                   const expert_tensors<T>& weights, pl::scratch_view scratch) {
+  void run_experts(stream& s, const exchange_plan& p, compute& held, const layer_part& index,
+                   pl::tile<T> rows, const expert_tensors<T>& weights, pl::scratch_view scratch) {
     backend_->launch(s, pl::rows{p.routes}, gather_rows{static_cast<int>(top_k_)}, pl::in(index.order),
                      pl::in(rows), pl::out(matrix(held.sent, p.routes, hidden_)));
     send_rows(s, p, held.sent, held.rows);
@@ -187,13 +233,13 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   }
 
   // Rows grouped by expert on this rank to the experts' ranks, and the same way back.
-  void send_rows(stream& s, const plan& p, const rows_buffer& from, const rows_buffer& to) {
+  void send_rows(stream& s, const exchange_plan& p, const rows_buffer& from, const rows_buffer& to) {
     move(s, p, from, to, true);
   }
-  void return_rows(stream& s, const plan& p, const rows_buffer& from, const rows_buffer& to) {
+  void return_rows(stream& s, const exchange_plan& p, const rows_buffer& from, const rows_buffer& to) {
     move(s, p, from, to, false);
   }
-  void move(stream& s, const plan& p, const rows_buffer& from, const rows_buffer& to, bool there) {
+  void move(stream& s, const exchange_plan& p, const rows_buffer& from, const rows_buffer& to, bool there) {
     sends_.clear();
     receives_.clear();
     const rows_buffer& own = there ? from : to;
@@ -222,7 +268,7 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   }
 
   // to (rows of each expert, out) = from (..., in) op(weight) + beta to, expert by expert.
-  void product(stream& s, const plan& p, pl::transpose op, const rows_buffer& from, index_t in,
+  void product(stream& s, const exchange_plan& p, pl::transpose op, const rows_buffer& from, index_t in,
                std::span<const pl::tile<T>> weight, float beta, const rows_buffer& to, index_t out,
                pl::scratch_view scratch) {
     std::vector<pl::gemm_group<T, T, T>> groups;
@@ -237,8 +283,9 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
                            std::span<const pl::gemm_group<T, T, T>>(groups), scratch);
   }
   // gradient (left, right) += a^T b over each expert's rows; a (rows, left), b (rows, right).
-  void weight_gradient(stream& s, const plan& p, const rows_buffer& a, index_t left, const rows_buffer& b,
-                       index_t right, std::span<const pl::tile<float>> gradient, pl::scratch_view scratch) {
+  void weight_gradient(stream& s, const exchange_plan& p, const rows_buffer& a, index_t left,
+                       const rows_buffer& b, index_t right, std::span<const pl::tile<float>> gradient,
+                       pl::scratch_view scratch) {
     std::vector<pl::gemm_group<T, T, float>> groups;
     index_t first = 0;
     for (std::size_t e = 0; e < gradient.size(); first += p.expert_rows[e], ++e) {

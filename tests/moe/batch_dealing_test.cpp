@@ -49,10 +49,12 @@ steps_taken train(const training_case& c, const moe::token_sampler& sampler, std
       out.losses.push_back(outcome.loss);
       out.norms.push_back(outcome.gradient_norm);
       rows_by_rank rows;
-      for (const moe::routing_counts& layer : trainer.model().routed())
+      for (moe::index_t l = 0; l < c.config.layers; ++l) {
+        const moe::routing_counts& layer = trainer.model().routed(l);
         for (std::size_t first = 0; first < layer.size(); first += static_cast<std::size_t>(c.config.experts))
           rows.emplace_back(layer.begin() + static_cast<std::ptrdiff_t>(first),
                             layer.begin() + static_cast<std::ptrdiff_t>(first) + c.config.experts);
+      }
       out.rows.push_back(rows);
     }
     const double held_out = trainer.held_out_loss(sampler);

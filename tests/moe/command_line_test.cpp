@@ -239,10 +239,29 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
        "--memory-limit: expected a size such as 512KiB, 64MiB or 1.5GiB, got '64MiBs'"},
       {{"--memory-limit", "0"}, "--memory-limit: expected"},
       {{"--flatten", "all"},
-       "--flatten all: not in this version: dispatch, vocabulary, checkpoint, optimizer; use "
-       "--flatten none"},
-      {{"--flatten", "vocabulary,dispatch"}, "not in this version: vocabulary, dispatch; use --flatten none"},
-      {{"--flatten", "dispatch,dispatch"}, "not in this version: dispatch; use"},
+       "--flatten all: not in this version: vocabulary, checkpoint, optimizer; use --flatten none or "
+       "dispatch"},
+      {{"--flatten", "vocabulary,dispatch"},
+       "not in this version: vocabulary; use --flatten none or dispatch"},
+      {{"--flatten", "dispatch,dispatch"}, ""},
+      {{"--flatten", "despatch"},
+       "--flatten: expected none, all or a comma list of dispatch, vocabulary, checkpoint, optimizer, got "
+       "'despatch'"},
+      {{"--dispatch-cap", "64"}, "--dispatch-cap: expected only with --flatten dispatch"},
+      {{"--dispatch-slots", "2"}, "--dispatch-slots: expected only with --flatten dispatch"},
+      {{"--placement", "native"}, "--placement: expected only with --flatten dispatch"},
+      {{"--foreign-experts", "1"}, "--foreign-experts: expected only with --flatten dispatch"},
+      {{"--flatten", "dispatch", "--dispatch-cap", "0"},
+       "--dispatch-cap: expected a whole number from 1 to 1073741824, got '0'"},
+      {{"--flatten", "dispatch", "--dispatch-cap", "64x"}, "--dispatch-cap: expected a whole number"},
+      {{"--flatten", "dispatch", "--dispatch-cap", "x64"}, "--dispatch-cap: expected a whole number"},
+      {{"--flatten", "dispatch", "--dispatch-slots", "4"},
+       "--dispatch-slots: expected a whole number from 1 to 3, got '4'"},
+      {{"--flatten", "dispatch", "--placement", "random"},
+       "--placement: expected native, least-loaded or published, got 'random'"},
+      {{"--flatten", "dispatch", "--placement", "native", "--foreign-experts", "1"},
+       "--foreign-experts: expected only with --placement least-loaded"},
+      {{"--flatten", "dispatch", "--foreign-experts", "-1"}, "--foreign-experts: expected a whole number"},
       {{"--flatten", "none,dispatch"}, "--flatten: expected none, all or a comma list"},
       {{"--flatten", "dispatch,"}, "--flatten: expected none, all or a comma list"},
       {{"--flatten", ""}, "--flatten: expected none, all or a comma list"},
@@ -307,6 +326,29 @@ TEST_CASE("a dry run of --backend cuda is possible without CUDA, and is of an H2
   CHECK(parsed(told).hardware_name() == "this-host");
 }
 
+TEST_CASE("the dispatch by rounds: one cap for both sides, or two, and who computes an expert's rows") {
+  const auto plain = parsed({"--flatten", "dispatch"});
+  CHECK(plain.flatten.dispatch);
+  CHECK_FALSE(plain.flatten.vocabulary);
+  CHECK(plain.dispatch().send_cap_rows == 4096);
+  CHECK(plain.dispatch().receive_cap_rows == 4096);
+  CHECK(plain.dispatch().slots == 2);
+  CHECK(plain.dispatch().placement == moe::expert_placement::least_loaded);
+  CHECK(plain.dispatch().foreign_experts == 2);
+  const auto one = parsed(
+      {"--flatten", "dispatch", "--dispatch-cap", "96", "--dispatch-slots", "3", "--foreign-experts", "5"});
+  CHECK(one.dispatch().send_cap_rows == 96);
+  CHECK(one.dispatch().receive_cap_rows == 96);
+  CHECK(one.dispatch().slots == 3);
+  CHECK(one.dispatch().foreign_experts == 5);
+  const auto two = parsed({"--flatten", "dispatch", "--dispatch-cap", "128x64", "--placement", "native"});
+  CHECK(two.dispatch().send_cap_rows == 128);
+  CHECK(two.dispatch().receive_cap_rows == 64);
+  CHECK(two.dispatch().placement == moe::expert_placement::native);
+  CHECK(parsed({"--flatten", "dispatch", "--placement", "published"}).dispatch().placement ==
+        moe::expert_placement::published);
+}
+
 TEST_CASE("parsing leaves nothing behind") {
   const scratch_folder folder;
   parsed({"--save", folder.file("s"), "--json", folder.file("j")});
@@ -334,6 +376,8 @@ TEST_CASE("help names every flag and ends with 0") {
                            "--save",         "--resume",
                            "--json",         "--help",
                            "--tied",         "--gemm",
+                           "--dispatch-cap", "--dispatch-slots",
+                           "--placement",    "--foreign-experts",
                            "--backend",      "--rope-theta",
                            "--norm-epsilon", "--deadline"})
     CHECK_MESSAGE(has(end.out, flag), flag);

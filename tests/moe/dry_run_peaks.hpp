@@ -20,6 +20,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace test {
@@ -86,7 +87,7 @@ inline void check_account(const rank_account_of_step& dry, const rank_account_of
 
 // One step. `key` makes of a communicator that can be folded one that is; ranks that others stand for leave
 // no account.
-template <class T, class Ranks, class Fold>
+template <class T, class Peaks = moe::unflattened, class Ranks, class Fold>
 step_accounts one_step(const forced_case& c, const Ranks& on, Fold fold) {
   static const moe::corpus text = random_text(13, 4000, 1); // ids that every vocabulary has
   const training_case& t = c.of;
@@ -96,7 +97,7 @@ step_accounts one_step(const forced_case& c, const Ranks& on, Fold fold) {
     rank_account_of_step& mine = out[static_cast<std::size_t>(world.rank())];
     {
       moe::set_phase(backend, "construction");
-      trainer_of<T, typename Ranks::backend, typename Ranks::communicator> train(
+      trainer_of<T, typename Ranks::backend, typename Ranks::communicator, Peaks> train(
           backend, world, t.config, t.grid, t.settings, t.forced);
       train.initialise(t.seed);
       if (!fold(world)) return;
@@ -121,8 +122,14 @@ inline pl::hardware small_nodes() {
 }
 
 // The answers of the case's routing.
-inline moe::dry_routing routing_of(const forced_case& c) {
-  return {*c.routing, c.of.config, c.of.grid, c.of.settings, 0, small_nodes().ranks_per_node};
+template <class Peaks = moe::unflattened> moe::dry_routing routing_of(const forced_case& c) {
+  return {*c.routing,
+          c.of.config,
+          c.of.grid,
+          c.of.settings,
+          0,
+          small_nodes().ranks_per_node,
+          std::is_same_v<Peaks, moe::flattened_dispatch>};
 }
 inline pl::dry_options answered_by(const moe::dry_routing& routing) {
   pl::dry_options options;
@@ -131,23 +138,26 @@ inline pl::dry_options answered_by(const moe::dry_routing& routing) {
 }
 
 // The step without data, and what its recorders have.
-template <class T, class ScratchModel = pl::host_backend>
+template <class T, class ScratchModel = pl::host_backend, class Peaks = moe::unflattened>
 step_accounts dry_step(const forced_case& c, pl::dry_ranks& ran, bool folded = false) {
-  const moe::dry_routing routing = routing_of(c);
-  return one_step<T>(
+  const moe::dry_routing routing = routing_of<Peaks>(c);
+  return one_step<T, Peaks>(
       c, support::without_data<ScratchModel>{answered_by(routing), &ran},
       [&](pl::dry_communicator& world) { return !folded || world.fold(routing.key(world.rank())); });
 }
 
 // With data, without, and without where ranks that are alike are folded.
-template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
+template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator,
+          class Peaks = moe::unflattened>
 void check_case(const forced_case& c) {
   INFO("routing ", c.scenario, ", ranks ", c.of.grid.ranks, ", expert parallel ", c.of.grid.expert_parallel,
        ", layers ", c.of.config.layers, ", accumulate ", c.of.settings.accumulate, ", batch ",
        c.of.settings.batch, ", context ", c.of.settings.context);
-  const step_accounts real = one_step<T>(c, support::on_threads<Backend, Communicator>{}, never_folded);
+  const step_accounts real =
+      one_step<T, Peaks>(c, support::on_threads<Backend, Communicator>{}, never_folded);
   pl::dry_ranks ran, ran_folded;
-  const step_accounts dry = dry_step<T, Backend>(c, ran), folded = dry_step<T, Backend>(c, ran_folded, true);
+  const step_accounts dry = dry_step<T, Backend, Peaks>(c, ran),
+                      folded = dry_step<T, Backend, Peaks>(c, ran_folded, true);
   REQUIRE_FALSE(ran.cause.has_value());
   REQUIRE_FALSE(ran_folded.cause.has_value());
   for (std::size_t rank = 0; rank < real.size(); ++rank) {
@@ -231,6 +241,12 @@ inline std::optional<forced_case> random_case(moe::rank_grid grid, const std::st
   t.settings.accumulate = between(1, 3);
   t.settings.batch = std::max<std::int64_t>(t.settings.accumulate, between(1, 2 * grid.ranks + 1));
   t.settings.adamw.clip = static_cast<float>(between(0, 1));
+  // Of those who dispatch by rounds: few rows a round, or more than there are.
+  t.config.dispatch.send_cap_rows = between(1, 40);
+  t.config.dispatch.receive_cap_rows = between(1, 40);
+  t.config.dispatch.slots = static_cast<int>(between(1, 3));
+  t.config.dispatch.placement = static_cast<moe::expert_placement>(between(0, 2));
+  t.config.dispatch.foreign_experts = between(0, 3);
   moe::routing_scenario routing;
   if (scenario == "counts") {
     if (t.config.layers == 0) t.config.layers = 1;
@@ -246,7 +262,8 @@ inline std::optional<forced_case> random_case(moe::rank_grid grid, const std::st
 }
 
 // Every number of ranks and of expert groups, every scenario; each time another shape.
-template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
+template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator,
+          class Peaks = moe::unflattened>
 void check_grid(int most_ranks, std::uint64_t seed) {
   std::uint64_t cases = 0;
   std::size_t least = 0;
@@ -256,7 +273,7 @@ void check_grid(int most_ranks, std::uint64_t seed) {
       least += all_scenarios.size() - 2; // those that need more ranks
       for (const std::string& scenario : all_scenarios)
         if (const auto c = random_case({ranks, expert_parallel}, scenario, seed * 1000 + cases)) {
-          check_case<T, Backend, Communicator>(*c);
+          check_case<T, Backend, Communicator, Peaks>(*c);
           ++cases;
         }
     }

@@ -31,6 +31,7 @@ struct step_setup {
   moe::index_t micro_batches = 1;
   const moe::forced_routing* forced = nullptr;
   bool backward = true; // or the losses alone
+  moe::dispatch_settings dispatch{};
 };
 
 // What one rank did in the step, before gradients were summed over ranks.
@@ -76,15 +77,16 @@ inline double largest_magnitude(const std::vector<float>& values) {
 }
 
 // tokens: (sequences, context + 1). The sequences of a micro-batch are dealt over the ranks, perhaps
-// unevenly.
-template <class T, class Ranks = support::on_threads<>>
-step_result run_model(const step_setup& setup, const reference::transformer_config& reference_config,
-                      const reference::tensors& weights, const std::vector<std::vector<std::int32_t>>& tokens,
-                      const Ranks& on = {}) {
+// unevenly. `Peaks` is the bundle that deals with the four peaks.
+template <class Peaks, class T, class Ranks = support::on_threads<>>
+step_result run_model_of(const step_setup& setup, const reference::transformer_config& reference_config,
+                         const reference::tensors& weights,
+                         const std::vector<std::vector<std::int32_t>>& tokens, const Ranks& on = {}) {
   using Backend = typename Ranks::backend;
   using communicator = typename Ranks::communicator;
   using moe::index_t;
-  const moe::model_config config = config_of(reference_config);
+  moe::model_config config = config_of(reference_config);
+  config.dispatch = setup.dispatch;
   const int ranks = setup.ranks, expert_parallel = setup.expert_parallel;
   const auto sequences = static_cast<index_t>(tokens.size());
   const auto context = static_cast<index_t>(tokens.front().size()) - 1;
@@ -94,8 +96,9 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
   on.run(ranks, [&](communicator& world, Backend& backend) {
     communicator group = world.split(world.rank() / expert_parallel, world.rank());
     communicator replicas = world.split(world.rank() % expert_parallel, world.rank());
-    moe::model<Backend, communicator, T> model(backend, world, group, config, {ranks, expert_parallel},
-                                               {(sequences + ranks - 1) / ranks, context}, setup.forced);
+    moe::model<Backend, communicator, T, Peaks> model(backend, world, group, config, {ranks, expert_parallel},
+                                                      {(sequences + ranks - 1) / ranks, context},
+                                                      setup.forced);
     pl::device_buffer<unsigned char, Backend> scratch(
         backend.device(),
         static_cast<index_t>(std::max(pl::reduce_scratch_bytes<float>(ranks),
@@ -141,7 +144,7 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
     backend.wait(backend.record(stream));
     account.work = backend.counters() - work_before;
     account.group = group.counters() - group_before;
-    account.routed = model.routed();
+    for (index_t l = 0; l < config.layers; ++l) account.routed.push_back(model.routed(l));
     if constexpr (Ranks::has_data) {
       const auto largest_of = [&](pl::view<float> v) {
         return largest_magnitude(support::from_device(backend, stream, v));
@@ -172,6 +175,13 @@ step_result run_model(const step_setup& setup, const reference::transformer_conf
   for (const rank_account& each : result.accounts)
     result.loss += each.loss_sum / static_cast<double>(sequences * context);
   return result;
+}
+
+template <class T, class Ranks = support::on_threads<>>
+step_result run_model(const step_setup& setup, const reference::transformer_config& config,
+                      const reference::tensors& weights, const std::vector<std::vector<std::int32_t>>& tokens,
+                      const Ranks& on = {}) {
+  return run_model_of<moe::unflattened, T>(setup, config, weights, tokens, on);
 }
 
 template <class T>

@@ -65,8 +65,10 @@ inline moe::corpus random_text(std::int64_t vocabulary, std::size_t tokens, std:
   return text;
 }
 
-template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
-using trainer_of = moe::trainer<Backend, Communicator, T>;
+// `Peaks`, here and below, is the bundle that deals with the four peaks.
+template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator,
+          class Peaks = moe::unflattened>
+using trainer_of = moe::trainer<Backend, Communicator, T, Peaks>;
 
 // One backend for each rank that outlives the ranks, so that their meters can be read afterwards.
 template <class Backend = pl::host_backend> class backends {
@@ -92,14 +94,15 @@ template <class Backend = pl::host_backend> class backends {
 };
 
 // Makes a trainer on every rank and runs body(trainer) there; how each rank ended.
-template <class T, class Communicator = pl::thread_communicator, class Backend, class F>
+template <class T, class Communicator = pl::thread_communicator, class Peaks = moe::unflattened,
+          class Backend, class F>
 std::vector<std::optional<pl::failure>> outcomes_of(const training_case& c, backends<Backend>& on, F body,
                                                     typename Communicator::options options = {}) {
   return pl::run_ranks_collecting<Communicator>(
       c.grid.ranks,
       [&](Communicator& world) {
-        trainer_of<T, Backend, Communicator> train(on[world.rank()], world, c.config, c.grid, c.settings,
-                                                   c.forced);
+        trainer_of<T, Backend, Communicator, Peaks> train(on[world.rank()], world, c.config, c.grid,
+                                                          c.settings, c.forced);
         train.initialise(c.seed);
         body(train);
       },
@@ -107,11 +110,11 @@ std::vector<std::optional<pl::failure>> outcomes_of(const training_case& c, back
 }
 
 // The same where nothing may fail, on ranks of any kind.
-template <class T, class F, class Ranks = support::on_threads<>>
+template <class T, class Peaks = moe::unflattened, class F, class Ranks = support::on_threads<>>
 void train_on_ranks(const training_case& c, F body, const Ranks& on = {}) {
   on.run(c.grid.ranks, [&](typename Ranks::communicator& world, typename Ranks::backend& backend) {
-    trainer_of<T, typename Ranks::backend, typename Ranks::communicator> train(backend, world, c.config,
-                                                                               c.grid, c.settings, c.forced);
+    trainer_of<T, typename Ranks::backend, typename Ranks::communicator, Peaks> train(
+        backend, world, c.config, c.grid, c.settings, c.forced);
     train.initialise(c.seed);
     body(train);
   });

@@ -175,4 +175,12 @@ struct count_routes {
   }
 };
 
+// Over elements{n}: adds counts that the host knows, as many as fit into a launch.
+struct add_counts {
+  static constexpr index_t most = 64;
+  float counts[most] = {};
+
+  PLATEAU_HD void operator()(index_t i, view<float> to) const { to[i] += counts[i]; }
+};
+
 } // namespace moe
