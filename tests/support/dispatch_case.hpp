@@ -152,6 +152,11 @@ template <class T, class Backend, class Communicator> class dispatch_rank {
     }
   }
 
+  // Weights somewhere else.
+  void use_weights(pl::view<const T> w) {
+    for (std::size_t e = 0; e < weight_tiles_.size(); ++e)
+      weight_tiles_[e] = pl::as_matrix(w.sub(static_cast<index_t>(e) * this->w(), this->w()), 1, this->w());
+  }
   stream_type& stream() { return stream_; }
   op& exchange() { return exchange_; }
   pl::workspace<Backend>& space() { return space_; }
@@ -183,14 +188,27 @@ template <class T, class Backend, class Communicator> class dispatch_rank {
     to_device(*backend_, stream_, dgates(), [](index_t) { return 7.0F; });
   }
   void plan(pl::dispatch_plan& p) { exchange_.plan(stream_, ids(), p); }
-  void forward(const pl::dispatch_plan& p) {
-    exchange_.run(stream_, p, ids(), {rows()}, gates(), pl::as_matrix(out(), n(), w()), expert_,
-                  weight_tiles_);
+  void forward(const pl::dispatch_plan& p) { forward_with(exchange_, expert_, p); }
+  template <class Under> void forward(const pl::dispatch_plan& p, Under under) {
+    exchange_.run(stream_, p, ids_.all(), {rows()}, gates(), pl::as_matrix(out_.all(), n(), w()), expert_,
+                  weight_tiles_, under);
   }
-  void backward(const pl::dispatch_plan& p) {
-    exchange_.run_backward(stream_, p, ids(), {rows()}, gates(),
-                           pl::as_matrix(upstream(), n(), w()), pl::as_matrix(drows(), n(), w()),
-                           pl::as_matrix(dgates(), n(), k()), expert_, weight_tiles_, gradient_tiles_);
+  void backward(const pl::dispatch_plan& p) { backward_with(exchange_, expert_, p); }
+  // Both with another operator and expert.
+  template <class Op, class Expert> void with(Op& exchange, Expert& expert, const pl::dispatch_plan& p) {
+    forward_with(exchange, expert, p);
+    backward_with(exchange, expert, p);
+  }
+  template <class Op, class Expert>
+  void forward_with(Op& exchange, Expert& expert, const pl::dispatch_plan& p) {
+    exchange.run(stream_, p, ids_.all(), {rows()}, gates(), pl::as_matrix(out_.all(), n(), w()), expert,
+                 weight_tiles_);
+  }
+  template <class Op, class Expert>
+  void backward_with(Op& exchange, Expert& expert, const pl::dispatch_plan& p) {
+    exchange.run_backward(stream_, p, ids_.all(), {rows()}, gates(), pl::as_matrix(upstream_.all(), n(), w()),
+                          pl::as_matrix(drows_.all(), n(), w()), pl::as_matrix(dgates_.all(), n(), k()),
+                          expert, weight_tiles_, gradient_tiles_);
   }
   dispatch_results<T> results() {
     dispatch_results<T> r;

@@ -88,14 +88,14 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
   template <class Under> void run(Under&& under) {
     begin();
     const index_t rounds = e_->rounds.rounds(), ahead = e_->shape.slots - 1;
-    for (index_t r = 0; r < rounds + ahead; ++r) {
+    if (rounds == 0) under(*compute_);
+    for (index_t r = 0; rounds > 0 && r < rounds + ahead; ++r) {
       if (r < rounds) send_out(r);
       if (r == 0) under(*compute_);
       if (r < ahead) continue;
       compute(r - ahead);
       bring_back(r - ahead);
     }
-    if (rounds == 0) under(*compute_);
     if constexpr (Backward)
       weights_.send_home(transfer(), m_->foreign_gradients, m_->home_gradient, a_->gradients);
     join(e_->transfer, *compute_);

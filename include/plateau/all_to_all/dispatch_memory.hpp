@@ -9,6 +9,7 @@
 #include <plateau/all_to_all/expert.hpp>
 #include <plateau/all_to_all/route_kernels.hpp>
 #include <plateau/config.hpp>
+#include <plateau/error.hpp>
 #include <plateau/scratch.hpp>
 #include <plateau/view.hpp>
 
@@ -16,6 +17,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <string>
 #include <tuple>
 #include <utility>
 
@@ -25,6 +28,14 @@ namespace plateau::inline v0 {
 enum class dispatch_pass : unsigned char { plan, forward, backward };
 
 namespace detail::dispatch {
+
+// a x b elements; config_error for what 64 bits do not hold. Neither is negative.
+inline index_t times(index_t a, index_t b) {
+  if (a > 0 && b > std::numeric_limits<index_t>::max() / a)
+    throw config_error("plateau: dispatch: " + std::to_string(a) + " x " + std::to_string(b) +
+                       " elements are more than 64 bits can count: make the shape smaller");
+  return a * b;
+}
 
 // What the expert needs beside the rows.
 struct expert_need {
@@ -109,15 +120,16 @@ template <class Backend, class Weight, class... Part> struct pass_memory {
       : index(from, shape) {
     const index_t width = backward ? shape.widths[0] : shape.result_elements();
     if (!shape.ordered)
-      sums = from.template device<float>("sums of tokens", shape.tokens * width);
+      sums = from.template device<float>("sums of tokens", times(shape.tokens, width));
     else if (backward)
-      kept_gradients = from.template device<first_part>("gradient of each route", shape.routes() * width);
+      kept_gradients =
+          from.template device<first_part>("gradient of each route", times(shape.routes(), width));
     else
-      kept = from.template device<result>("result of each route", shape.routes() * width);
+      kept = from.template device<result>("result of each route", times(shape.routes(), width));
     for (int i = 0; i < shape.slots; ++i)
       slots[static_cast<std::size_t>(i)] =
           make_slot(from, shape, ranks, backward, std::index_sequence_for<Part...>());
-    const index_t foreign = shape.foreign_slots(ranks) * need.weight_elements;
+    const index_t foreign = times(shape.foreign_slots(ranks), need.weight_elements);
     foreign_weights = from.template device<Weight>("foreign weights", foreign);
     if (backward) {
       foreign_gradients = from.template device<float>("gradients of foreign weights", foreign);
@@ -138,30 +150,31 @@ template <class Backend, class Weight, class... Part> struct pass_memory {
     slot s;
     s.route = from.template device<std::int32_t>("route of each row", out);
     // What comes back takes the place of the first part, whichever is longer.
-    const auto first_bytes = static_cast<index_t>(sizeof(first_part)) * shape.widths[0];
-    const auto result_bytes = backward ? 0 : static_cast<index_t>(sizeof(result)) * width;
+    const index_t first_bytes = times(index_t{sizeof(first_part)}, shape.widths[0]);
+    const index_t result_bytes = backward ? 0 : times(index_t{sizeof(result)}, width);
     const auto bytes =
-        from.template device<unsigned char>("rows to send", out * std::max(first_bytes, result_bytes));
+        from.template device<unsigned char>("rows to send", times(out, std::max(first_bytes, result_bytes)));
     s.returned = {reinterpret_cast<result*>(bytes.p), backward ? 0 : out * width};
-    const auto part = [&](auto index, auto& to) {
+    const auto part = [&](auto number, auto& to) {
       using type = typename std::remove_reference_t<decltype(to)>::element_type;
-      constexpr std::size_t i = decltype(index)::value;
+      constexpr std::size_t i = decltype(number)::value;
       if constexpr (i == 0)
         to = {reinterpret_cast<type*>(bytes.p), out * shape.widths[0]};
       else
-        to = from.template device<type>("further parts to send", out * shape.widths[i]);
+        to = from.template device<type>("further parts to send", times(out, shape.widths[i]));
     };
     (part(std::integral_constant<std::size_t, I>(), std::get<I>(s.sent)), ...);
-    ((std::get<I>(s.received) = from.template device<Part>("rows received", in * shape.widths[I])), ...);
+    ((std::get<I>(s.received) = from.template device<Part>("rows received", times(in, shape.widths[I]))),
+     ...);
     if (!backward) {
-      s.results = from.template device<result>("results", in * width);
+      s.results = from.template device<result>("results", times(in, width));
       return s;
     }
-    s.sent_upstream = from.template device<result>("output gradients to send", out * width);
+    s.sent_upstream = from.template device<result>("output gradients to send", times(out, width));
     s.sent_gates = from.template device<float>("gates to send", out);
-    s.upstream = from.template device<result>("output gradients received", in * width);
+    s.upstream = from.template device<result>("output gradients received", times(in, width));
     s.gates = from.template device<float>("gates received", in);
-    s.drows = from.template device<first_part>("row gradients", in * shape.widths[0]);
+    s.drows = from.template device<first_part>("row gradients", times(in, shape.widths[0]));
     s.dgates = from.template device<float>("gate gradients", in);
     return s;
   }

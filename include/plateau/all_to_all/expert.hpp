@@ -60,11 +60,18 @@ template <class W> struct expert_groups {
   index_t first(index_t group) const { return offsets[static_cast<std::size_t>(group)]; }
   tile<const W> weight(index_t group, index_t part) const { return all_weights[at(group, part)]; }
   tile<float> gradient(index_t group, index_t part) const { return all_gradients[at(group, part)]; }
+  // All parts of one group.
+  std::span<const tile<const W>> weights(index_t group) const {
+    return all_weights.subspan(at(group, 0), parts());
+  }
+  std::span<const tile<float>> gradients(index_t group) const {
+    return all_gradients.subspan(at(group, 0), parts());
+  }
 
  private:
+  std::size_t parts() const { return experts.empty() ? 0 : all_weights.size() / experts.size(); }
   std::size_t at(index_t group, index_t part) const {
-    return static_cast<std::size_t>(group) * (all_weights.size() / experts.size()) +
-           static_cast<std::size_t>(part);
+    return static_cast<std::size_t>(group) * parts() + static_cast<std::size_t>(part);
   }
 };
 
