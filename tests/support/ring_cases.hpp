@@ -11,6 +11,7 @@
 #include "support/tensors.hpp"
 
 #include <plateau/close_step.hpp>
+#include <plateau/drain.hpp>
 #include <plateau/ring/linear_cross_entropy.hpp>
 
 #include <doctest/doctest.h>
@@ -125,6 +126,7 @@ template <class Backend, bool has_data> struct ring_arrays {
   template <class T, class From>
   array<T> filled(index_t rows, index_t cols, index_t spare, const std::vector<From>& from, index_t first) {
     array<T> a = make<T>(rows, cols, spare);
+    const pl::drain<Backend> before_it_goes(backend, stream); // if what comes next fails
     if constexpr (has_data) {
       const auto value_of = [&](index_t i) {
         const index_t r = i / a.ld, c = i % a.ld;
@@ -139,6 +141,7 @@ template <class Backend, bool has_data> struct ring_arrays {
   }
   template <class T> array<T> zero(index_t rows, index_t cols, index_t spare) {
     array<T> a = make<T>(rows, cols, spare);
+    const pl::drain<Backend> before_it_goes(backend, stream);
     backend.launch(stream, pl::elements{a.memory.size()}, pl::fill<T>{}, pl::out(a.memory.all()));
     return a;
   }
@@ -157,7 +160,15 @@ struct nothing {
 };
 } // namespace detail
 
-// Runs the case; `before_last(rank)` is called before the last step, `after(rank)` after it.
+// What a rank is at, for whoever looks on.
+template <class Backend> struct ring_stage {
+  int rank;
+  Backend& backend;
+  pl::workspace<Backend>& space;
+  typename Backend::stream& stream;
+};
+
+// Runs the case. before_last(stage) is called before the last step, after(stage) when that is issued.
 template <class T, class Id = std::int32_t, class Ranks, class Before = detail::nothing,
           class After = detail::nothing>
 ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& on, Before before_last = {},
@@ -170,6 +181,8 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
   on.run(c.ranks(), [&](typename Ranks::communicator& world, backend_type& backend) {
     const auto me = static_cast<std::size_t>(world.rank());
     ring_result<T>& result = of_rank[me];
+    result.work.resize(1);
+    result.world.resize(1);
     const auto note = [&] {
       result.left = {backend.device().meter().current() + backend.pinned().meter().current()};
     };
@@ -210,6 +223,7 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
       }
       pl::workspace<backend_type> space(backend, loss_type::working_set(c.shape, world.size()));
       loss_type op(backend, world, c.shape, space, rows);
+      const pl::drain<backend_type> before_they_go(backend, stream);
       typename loss_type::inputs in{x.all(), weight.all(), targets.list()};
       in.bias = bias.list();
       in.class_weights = classes.list();
@@ -224,8 +238,12 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
                        pl::out(dweight.memory.all()));
         backend.launch(stream, pl::elements{dbias.memory.size()}, pl::fill<float>{},
                        pl::out(dbias.memory.all()));
+        // Inputs come from what the stream has just done.
+        backend.launch(stream, pl::elements{x.memory.size()}, pl::scale{1}, pl::inout(x.memory.all()));
+        backend.launch(stream, pl::elements{weight.memory.size()}, pl::scale{1},
+                       pl::inout(weight.memory.all()));
         if (step + 1 == c.steps) {
-          before_last(world.rank());
+          before_last(ring_stage<backend_type>{world.rank(), backend, space, stream});
           work = backend.counters();
           sent = world.counters();
         }
@@ -236,9 +254,9 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
             op.backward(stream, in, keep, upstream.list(), to);
         if (c.last_first) std::reverse(saved.begin(), saved.end());
         if (step + 1 == c.steps) {
-          result.work = {backend.counters() - work};
-          result.world = {world.counters() - sent};
-          after(world.rank());
+          after(ring_stage<backend_type>{world.rank(), backend, space, stream});
+          result.work[0] = backend.counters() - work;
+          result.world[0] = world.counters() - sent;
         }
         pl::close_step(backend, world, stream);
       }

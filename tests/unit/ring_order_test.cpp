@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A linear cross-entropy under the order check of the dry run: nothing is unordered, every wait that is left
+// out is missed, and an operation that fails, whichever it is, ends all ranks and leaks nothing.
+#include "support/ring_cases.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace pl = plateau;
+using pl::index_t, pl::rotation;
+using support::ring_case;
+
+namespace {
+
+// Two rounds, three ranks, all of them with rows in each; two steps.
+ring_case small_case(rotation rotate) {
+  ring_case c;
+  c.tokens = {7, 8, 6};
+  c.shards = {6, 7, 8};
+  c.shape.hidden = 3;
+  c.shape.tile = {4, 3};
+  c.shape.hop_rows = 4;
+  c.shape.rotate = rotate;
+  c.shape.bias = true;
+  c.steps = 2;
+  return c;
+}
+struct outcome {
+  pl::dry_ranks ran;
+  std::vector<std::size_t> left;
+};
+outcome dry(const ring_case& c, const pl::dry_options& faults = {}) {
+  outcome out;
+  const support::without_data<> on{faults, &out.ran};
+  out.left = run_ring<float>(c, support::ring_values<float>(values_of<float>(c)), on).left;
+  return out;
+}
+
+} // namespace
+
+TEST_CASE("every wait of the rotation is missed where it is left out") {
+  for (const rotation r : {rotation::activations, rotation::weights}) {
+    const ring_case c = small_case(r);
+    const outcome whole = dry(c);
+    REQUIRE_FALSE(whole.ran.cause.has_value());
+    for (const std::string& each : whole.ran.findings()) FAIL_CHECK(each);
+    std::map<std::string, int> missed, spared; // waits by place
+    const std::uint64_t waits = whole.ran.recorders[1]->waits();
+    for (std::uint64_t k = 0; k < waits; ++k) {
+      CAPTURE(k);
+      pl::dry_options options;
+      options.drop_wait = k;
+      options.only_rank = 1;
+      const outcome with = dry(c, options);
+      REQUIRE_FALSE(with.ran.cause.has_value());
+      for (const std::size_t other : {0, 2}) CHECK(with.ran.recorders[other]->found() == 0);
+      REQUIRE(with.ran.recorders[1]->dropped().has_value());
+      const std::string place = with.ran.recorders[1]->dropped()->text();
+      ++(with.ran.findings().empty() ? spared : missed)[place.substr(place.rfind('/') + 1)];
+    }
+    // None can be spared but those of the test itself, which come after others, and those that close a step.
+    int of_rotation = 0;
+    for (const auto& [place, n] : missed) of_rotation += place.find("ring_reduce.hpp") == 0 ? n : 0;
+    CHECK(of_rotation == (r == rotation::activations ? 60 : 52));
+    for (const auto& [place, n] : spared) {
+      CAPTURE(place);
+      CAPTURE(n);
+      CHECK((place.find("drain.hpp") == 0 || place.find("close_step.hpp") == 0));
+    }
+  }
+}
+
+TEST_CASE("an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks") {
+  for (const rotation r : {rotation::activations, rotation::weights}) {
+    const ring_case c = small_case(r);
+    const outcome whole = dry(c);
+    const std::uint64_t operations = whole.ran.recorders[1]->operations();
+    REQUIRE(operations > 200);
+    for (std::uint64_t k = 0; k < operations; k += 1 + k % 5) {
+      CAPTURE(k);
+      pl::dry_options options;
+      options.throw_at = k;
+      options.only_rank = 1;
+      const outcome with = dry(c, options);
+      REQUIRE(with.ran.cause.has_value());
+      const std::string text = "operation " + std::to_string(k) + " fails, as the dry run was told";
+      for (std::size_t rank = 0; rank < 3; ++rank) {
+        CAPTURE(rank);
+        const auto& end = with.ran.left_with[rank];
+        REQUIRE(end.has_value());
+        CHECK(end->text.find(text) != std::string::npos);
+        CHECK(with.left[rank] == 0);
+      }
+      for (const std::string& each : with.ran.findings()) FAIL_CHECK(each);
+    }
+  }
+}
