@@ -119,13 +119,20 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
   // (tokens
   // * top_k): experts in [0, experts), the same one more than once if need be, or -1 for no route; any number
   // of tokens up to the limit, on each rank its own. One host round trip and one host exchange. Throws
-  // collective_error on all ranks when an id of any is out of range (its rank, token, slot and value), a rank
-  // has too many tokens, or the placement needs more foreign experts than there are slots.
+  // collective_error on all ranks when an id of any is out of range (its rank, token, slot and value) or a
+  // rank has too many tokens, config_error on all of them when the placement needs more foreign experts than
+  // there are slots: the communicator stays usable.
   void plan(stream& s, view<const std::int32_t> ids, dispatch_plan& into) {
-    auto open = space_->open(plan_set_);
-    phase_source<Backend> source(open);
-    const detail::dispatch::plan_memory<Backend> memory(source, engine_->shape);
-    detail::dispatch::plan_exchange(*engine_, memory, s, ids, into);
+    try {
+      auto open = space_->open(plan_set_);
+      phase_source<Backend> source(open);
+      const detail::dispatch::plan_memory<Backend> memory(source, engine_->shape);
+      detail::dispatch::count_routes(*engine_, memory, s, ids);
+    } catch (...) {
+      fail_all("dispatch plan");
+      throw;
+    }
+    detail::dispatch::plan_exchange(*engine_, ids, into);
   }
   dispatch_plan plan(stream& s, view<const std::int32_t> ids) {
     dispatch_plan p;
@@ -231,10 +238,23 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
                                                                                         expert, *lists, s)
           .run(under);
     } catch (...) {
-      // The others wait for this rank's rows: they end with its cause.
-      comm.latch(failure::current());
+      fail_all(Backward ? "dispatch backward" : "dispatch forward");
+      // What has been issued uses the caller's memory: who waits for his stream waits for it.
+      try {
+        engine_->backend->wait(s, engine_->backend->record(engine_->transfer));
+      } catch (...) {
+      }
       throw;
     }
+  }
+  // In a catch block. The others wait for this rank: they end with its cause, whatever its caller does next.
+  void fail_all(const char* operation) {
+    failure why = failure::current();
+    if (why.operation.empty()) why.operation = operation;
+    if constexpr (requires { engine_->comm->abort(why); })
+      engine_->comm->abort(why);
+    else
+      engine_->comm->abort(why.text);
   }
   // An expert of other weights or scratch than the one that the operator was made for.
   template <class Expert>

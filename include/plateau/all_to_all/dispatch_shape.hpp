@@ -65,7 +65,7 @@ template <std::size_t Parts> struct dispatch_shape {
                            "; expected " + std::to_string(least) + " to " + std::to_string(most));
     };
     constexpr index_t most_ids = std::numeric_limits<std::int32_t>::max();
-    constexpr index_t most = index_t{1} << 40; // elements: products with other fields stay inside 64 bits
+    constexpr index_t most = index_t{1} << 40; // elements, rows or rounds
     in_range("experts", experts, 1, most_ids - 1);
     in_range("top_k", top_k, 1, 1 << 20);
     in_range("tokens", tokens, 0, most_ids / top_k); // routes are numbered in 32 bits on the device

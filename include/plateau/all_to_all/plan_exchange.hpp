@@ -80,11 +80,10 @@ void count_routes(Engine& e, const Memory& m, Stream& s, view<const std::int32_t
   trouble[2] = route < 0 ? 0 : id;
 }
 
-template <class Engine, class Memory, class Stream>
-void plan_exchange(Engine& e, const Memory& m, Stream& s, view<const std::int32_t> ids, dispatch_plan& into) {
+// From the counts of all ranks to what all of them will do. What it throws, it throws on all ranks.
+template <class Engine> void plan_exchange(Engine& e, view<const std::int32_t> ids, dispatch_plan& into) {
   const int ranks = e.comm->size();
   const auto experts = static_cast<std::size_t>(e.shape.experts), words = experts + trouble_words;
-  count_routes(e, m, s, ids);
   const std::uint64_t sequence = e.comm->counters().exchanges + e.comm->counters().host_exchanges;
   e.comm->host_exchange(e.own_words, e.all_words, "rows of each expert");
   const auto of = [&](int r) {
@@ -105,13 +104,14 @@ void plan_exchange(Engine& e, const Memory& m, Stream& s, view<const std::int32_
       e.expert_rows[x] += of(r)[x];
     }
   const auto pieces = e.placement.make(e.expert_rows);
+  into.pieces.reserve(static_cast<std::size_t>(e.most_pieces())); // so that later plans allocate nothing
   into.pieces.assign(pieces.begin(), pieces.end());
   check_foreign(e, into);
 }
 
 // Only a placement that does not mind its bound comes here: all ranks have the same one, so all of them
 // throw.
-template <class Engine> void check_foreign(Engine& e, const dispatch_plan& p) {
+template <class Engine> void check_foreign(const Engine& e, const dispatch_plan& p) {
   for (int r = 0; r < p.ranks; ++r) {
     index_t held = 0;
     for (const moved_piece& piece : p.pieces) held += piece.rank == r ? 1 : 0;
@@ -123,6 +123,27 @@ template <class Engine> void check_foreign(Engine& e, const dispatch_plan& p) {
   }
 }
 
+// A plan that another dispatch has made may be for more than this one has room for. `fail` throws.
+template <class Engine, class Fail> void check_plan(const Engine& e, const dispatch_plan& p, Fail fail) {
+  if (p.ranks != e.comm->size() || p.experts != e.shape.experts ||
+      p.rows.size() != static_cast<std::size_t>(p.ranks * p.experts))
+    fail("a plan of " + std::to_string(p.ranks) + " ranks and " + std::to_string(p.experts) +
+         " experts; this one is of " + std::to_string(e.comm->size()) + " and " +
+         std::to_string(e.shape.experts));
+  const index_t k = e.shape.top_k;
+  for (int r = 0; r < p.ranks; ++r) {
+    const bool mine = r == e.comm->rank();
+    index_t sent = 0;
+    for (const index_t n : p.rows_of_rank(r)) sent += n;
+    if ((mine && p.tokens > e.shape.tokens) || sent > (mine ? p.tokens * k : e.shape.routes()))
+      fail("a plan in which rank " + std::to_string(r) + " sends " + std::to_string(sent) + " rows of " +
+           (mine ? std::to_string(p.tokens) : std::string("its")) +
+           " tokens: not one of this dispatch, of at most " + std::to_string(e.shape.tokens) +
+           " tokens with " + std::to_string(k) + " routes each");
+  }
+  check_foreign(e, p);
+}
+
 // Throws config_error for what does not fit the plan or the shape.
 template <bool Backward, class Engine, class Arguments>
 void check_arguments(const Engine& e, const dispatch_plan& p, const Arguments& a) {
@@ -131,9 +152,7 @@ void check_arguments(const Engine& e, const dispatch_plan& p, const Arguments& a
     throw config_error("plateau: rank " + std::to_string(me) + ": dispatch " +
                        (Backward ? "backward: " : "forward: ") + what);
   };
-  if (p.ranks != e.comm->size() || p.experts != e.shape.experts)
-    fail("a plan of " + std::to_string(p.ranks) + " ranks and " + std::to_string(p.experts) +
-         " experts, made for " + std::to_string(e.comm->size()) + " and " + std::to_string(e.shape.experts));
+  check_plan(e, p, fail);
   const index_t n = p.tokens, k = e.shape.top_k;
   if (a.ids.n != n * k)
     fail(std::to_string(a.ids.n) + " ids; the plan was made from " + std::to_string(n * k));
@@ -159,10 +178,12 @@ void check_arguments(const Engine& e, const dispatch_plan& p, const Arguments& a
         fail(std::string(what) + " " + std::to_string(i) + " has the extents (" +
              std::to_string(list[i].rows) + ", " + std::to_string(list[i].cols) + "); the expert says (" +
              std::to_string(m.rows) + ", " + std::to_string(m.cols) + ")");
-      if (!p.pieces.empty()) adjacent(what, list[i]); // they may travel
     }
   };
   all_there("weights", a.weights);
+  // They may travel with any plan: not said of the first one that moves them only.
+  if (e.shape.foreign_slots(p.ranks) > 0)
+    for (const auto& w : a.weights) adjacent("weights", w);
   if constexpr (Backward) {
     fits("output gradients", a.upstream, e.shape.result_elements());
     fits("row gradients", a.drows, e.shape.widths[0]);

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -28,7 +29,8 @@ class weight_layout {
  public:
   explicit weight_layout(std::span<const matrix_extent> parts) : parts_(parts.begin(), parts.end()) {
     for (const matrix_extent& m : parts_) {
-      if (m.rows < 0 || m.cols < 0)
+      if (m.rows < 0 || m.cols < 0 ||
+          (m.rows > 0 && m.cols > (std::numeric_limits<index_t>::max() - elements_) / m.rows))
         throw config_error("plateau: dispatch: a weight of " + std::to_string(m.rows) + " x " +
                            std::to_string(m.cols) + " elements cannot be");
       first_.push_back(elements_);
