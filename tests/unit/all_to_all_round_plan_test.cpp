@@ -403,6 +403,21 @@ TEST_CASE("D9: rows beyond 32 bits, and sums at the end of 64") {
     whole.send = {most / 3, most - 1};
     CHECK(fault(whole, policy) == "");
   }
+  SUBCASE("also as many rounds as rows") {
+    instance made = even(3, 1, 1);
+    made.at(2, 2) = most - 1;
+    made.at(1, 2) = 1;
+    for (const round_policy policy : policies) {
+      round_plan plan(3, 3);
+      made.begin(plan, policy);
+      CHECK(plan.rounds() == most);
+      for (int i = 0; i < 100; ++i) {
+        REQUIRE(plan.next());
+        REQUIRE(plan.blocks().size() == 1);
+        CHECK(plan.blocks()[0].rows == 1);
+      }
+    }
+  }
   SUBCASE("also the number of rounds") {
     instance made = even(3, 2, 1); // a row a round
     made.at(0, 1) = index_t{1} << 61;
@@ -515,6 +530,22 @@ TEST_CASE("Smooth: every round moves the same share of each pair, to a row, also
       CHECK(moved[i] >= made.rows[i] / rounds);
       CHECK(moved[i] <= made.rows[i] / rounds + 1);
     }
+  }
+}
+
+TEST_CASE("Smooth: sources that send a row a round do not all send it to the same rank") {
+  const int ranks = 8;
+  instance made = even(ranks, 1, 100);
+  std::fill(made.rows.begin(), made.rows.end(), 1);
+  made.send[0] = 1; // eight rounds, for this one's sake
+  round_plan plan(ranks, 8);
+  made.begin(plan, round_policy::smooth);
+  CHECK(plan.rounds() == 8);
+  while (plan.next()) {
+    CHECK(plan.blocks().size() == 8); // one of each source
+    std::vector<index_t> received(ranks);
+    for (const round_block& b : plan.blocks()) received[static_cast<std::size_t>(b.segment)] += b.rows;
+    CHECK(*std::max_element(received.begin(), received.end()) <= (plan.done() == 1 ? 1 : 4));
   }
 }
 
