@@ -190,7 +190,7 @@ template <class T, class Backend, class Communicator> class dispatch_rank {
   void plan(pl::dispatch_plan& p) { exchange_.plan(stream_, ids(), p); }
   void forward(const pl::dispatch_plan& p) { forward_with(exchange_, expert_, p); }
   template <class Under> void forward(const pl::dispatch_plan& p, Under under) {
-    exchange_.run(stream_, p, ids_.all(), {rows()}, gates(), pl::as_matrix(out_.all(), n(), w()), expert_,
+    exchange_.run(stream_, p, ids(), {rows()}, gates(), pl::as_matrix(out(), n(), w()), expert_,
                   weight_tiles_, under);
   }
   void backward(const pl::dispatch_plan& p) { backward_with(exchange_, expert_, p); }
@@ -201,14 +201,13 @@ template <class T, class Backend, class Communicator> class dispatch_rank {
   }
   template <class Op, class Expert>
   void forward_with(Op& exchange, Expert& expert, const pl::dispatch_plan& p) {
-    exchange.run(stream_, p, ids_.all(), {rows()}, gates(), pl::as_matrix(out_.all(), n(), w()), expert,
-                 weight_tiles_);
+    exchange.run(stream_, p, ids(), {rows()}, gates(), pl::as_matrix(out(), n(), w()), expert, weight_tiles_);
   }
   template <class Op, class Expert>
   void backward_with(Op& exchange, Expert& expert, const pl::dispatch_plan& p) {
-    exchange.run_backward(stream_, p, ids_.all(), {rows()}, gates(), pl::as_matrix(upstream_.all(), n(), w()),
-                          pl::as_matrix(drows_.all(), n(), w()), pl::as_matrix(dgates_.all(), n(), k()),
-                          expert, weight_tiles_, gradient_tiles_);
+    exchange.run_backward(stream_, p, ids(), {rows()}, gates(), pl::as_matrix(upstream(), n(), w()),
+                          pl::as_matrix(drows(), n(), w()), pl::as_matrix(dgates(), n(), k()), expert,
+                          weight_tiles_, gradient_tiles_);
   }
   dispatch_results<T> results() {
     dispatch_results<T> r;
