@@ -474,11 +474,11 @@ TEST_CASE("begin() and next() allocate nothing, and no plan needs more than was 
 }
 
 TEST_CASE("Expert first: where a round has room for one segment, a destination gets the rows of one") {
-  // Each of 8 ranks has 4 segments of 80 rows, 10 from each rank.
-  instance made = even(8, 4, 80);
-  std::fill(made.rows.begin(), made.rows.end(), 10);
-  const auto groups = [&](round_policy policy) {
-    round_plan plan(8, 32);
+  // Each rank has 4 segments with 10 rows from each rank.
+  const auto groups = [](int ranks, index_t cap, round_policy policy) {
+    instance made = even(ranks, 4, cap);
+    std::fill(made.rows.begin(), made.rows.end(), 10);
+    round_plan plan(ranks, static_cast<index_t>(made.segments()));
     made.begin(plan, policy);
     int count = 0;
     while (plan.next()) {
@@ -490,8 +490,10 @@ TEST_CASE("Expert first: where a round has room for one segment, a destination g
     }
     return count;
   };
-  CHECK(groups(round_policy::expert_first) == 32); // every segment once
-  CHECK(groups(round_policy::diagonal) == 128);    // every segment in every round
+  CHECK(groups(8, 80, round_policy::expert_first) == 32); // every segment once
+  CHECK(groups(8, 80, round_policy::diagonal) == 128);    // every segment in every round
+  // 160 rows a segment, so 3 groups each at the least: destinations do not take one another's sources away.
+  CHECK(groups(16, 64, round_policy::expert_first) == 3 * 64);
 }
 
 TEST_CASE("Diagonal: a pair moves what it can in one piece") {

@@ -74,8 +74,9 @@ class round_fill {
       }
     }
   }
-  // Sources from the destination's own number upwards, and then from 0: were the first ones the same for
-  // every destination, their caps would be used up by the first destinations.
+  // Sources from the destination's own number upwards, and then from 0. Were the first ones the same for
+  // every destination, the first destinations would use up their caps, and the rest would be made of repairs:
+  // a quarter more groups where counts are even, and the round takes twice as long.
   static void fill_segment(round_flow& flow, const round_queues& queues, int rank, index_t segment) noexcept {
     const rank_word* const live = queues.live(segment);
     const std::vector<rank_word>& spare = flow.sources().spare;
