@@ -65,13 +65,14 @@ template <class Backend, class Communicator, class T> class capped_dispatch {
     return operation_type::reserve_for(shape_of(c, b), g.expert_parallel, expert_of(c));
   }
 
-  // Collective over `group`, the expert group; its exchanges run on a stream of the operator's own beside
-  // those given below. `space` must have room whenever a function is called.
+  // `group` is the expert group; its exchanges run on a stream of the operator's own beside those given
+  // below. `space` must have room whenever a function is called. Not a word passes between ranks: whoever
+  // makes the model asks all of them.
   capped_dispatch(Backend& backend, Communicator& group, pl::workspace<Backend>& space, const model_config& c,
                   const rank_grid&, const batch_limits& b)
       : backend_(&backend), rank_(group.rank()),
         expert_(backend, c.hidden, c.intermediate, most_groups(shape_of(c, b), group.size())),
-        operation_(backend, group, shape_of(c, b), space, expert_) {
+        operation_(backend, group, shape_of(c, b), space, expert_, pl::voting::left_to_caller) {
     const auto local = static_cast<std::size_t>(c.experts / group.size());
     weights_.reserve(3 * local);
     gradients_.reserve(3 * local);

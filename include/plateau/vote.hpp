@@ -21,6 +21,11 @@
 
 namespace plateau::inline v0 {
 
+// Who asks all ranks: a constructor at its end, or its caller, who makes several parts, goes on to his own
+// vote whatever one of them throws, and votes for all. A rank that failed at one part would otherwise be
+// missed in the vote of the next, until the deadline.
+enum class voting : unsigned char { now, left_to_caller };
+
 namespace detail {
 // What a rank says, as integers: the only thing that a host exchange carries. Long texts lose their end.
 struct ballot {

@@ -95,24 +95,34 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
 
   // Collective: reserves its lists, then all ranks agree on shape, types and the expert's weights. `space`
   // must have room for a pass whenever one is called; backend, comm and space must outlive the operator.
-  // Throws collective_error on all ranks when one of them cannot, or was given something else.
+  // Throws collective_error on all ranks when one of them cannot, or was given something else. Where the vote
+  // is left to the caller, the constructor only reserves, on this rank, and throws what that throws; put
+  // digest_of into the vote.
   template <class Expert>
   capped_all_to_all(Backend& backend, Communicator& comm, const shape& limits, workspace<Backend>& space,
-                    const Expert& expert)
+                    const Expert& expert, voting who = voting::now)
       : space_(&space) {
     static_assert(check_expert<Expert, Backend, Part...>());
+    if (who == voting::left_to_caller) {
+      reserve_lists(backend, comm, limits, expert);
+      return;
+    }
     std::optional<failure> mine;
     try {
       reserve_lists(backend, comm, limits, expert);
     } catch (...) {
       mine = failure::current();
     }
+    vote(comm, digest_of(limits, expert), mine ? &*mine : nullptr, "capped_all_to_all", limits.text());
+  }
+  // What all ranks must have been given alike.
+  template <class Expert> static digest digest_of(const shape& limits, const Expert& expert) {
     digest d;
     limits.add_to(d);
     (d.add(sizeof(Part)), ...);
     d.add(sizeof(result)).add(sizeof(weight_of<Expert>));
     for (const matrix_extent& m : expert.weight_parts()) d.add(m.rows).add(m.cols);
-    vote(comm, d, mine ? &*mine : nullptr, "capped_all_to_all", limits.text());
+    return d;
   }
 
   // Collective. Counts the rows of each expert, fetches them, and plans: which rank computes what. ids
