@@ -94,8 +94,7 @@ void judge(quality& q, const std::vector<index_t>& rows, int ranks, placement_op
   for (const auto& piece : plan.moves()) ++foreign[at(piece.rank)];
   const double load = static_cast<double>(plan.largest_load()) / mean;
   const auto bound = [&](index_t cost) {
-    return static_cast<double>(
-        placement_bound::lowest_cost(homes, rows, {options.foreign_experts, plan.least_piece(), cost}));
+    return static_cast<double>(placement_bound::lowest_cost(homes, rows, {options.foreign_experts, 1, cost}));
   };
   q.load += load;
   q.worst_load = std::max(q.worst_load, load);
@@ -150,7 +149,7 @@ void print_profiles(int profiles) {
     for (std::size_t p = 0; p < planners.size(); ++p) {
       const quality& q = all[k][p];
       const double n = static_cast<double>(q.profiles);
-      // The bound is of plans that keep F and the least piece.
+      // The bound is of plans that keep F.
       const bool bounded = planners[p].policy == placement_policy::bounded_least_loaded;
       const auto to_bound = [&](double x) {
         return bounded ? fmt::format("{:.3f}", x / n) : std::string("-");

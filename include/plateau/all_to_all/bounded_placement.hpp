@@ -41,8 +41,9 @@ class bounded_placement {
   bounded_placement& operator=(bounded_placement&&) = default;
 
   // rows: (experts), native: (ranks) their sums by home. Pieces have `least_piece` rows or more, which is at
-  // least 1; a cost of `tolerated` is good enough, and is used where it saves moves. Sorted; the answer holds
-  // until the next call.
+  // least 1; only where the cost would stay above the mean by more than that, they may also be all that is
+  // left of a smaller expert. A cost of `tolerated` is good enough, and is used where it saves moves. Sorted;
+  // the answer holds until the next call.
   std::span<const moved_piece> make(std::span<const index_t> rows, std::span<const index_t> native,
                                     index_t least_piece, index_t tolerated) {
     std::copy(rows.begin(), rows.end(), rows_.begin());
@@ -57,7 +58,14 @@ class bounded_placement {
     best_.pieces.clear();
     best_.cost = *std::max_element(native_.begin(), native_.end());
     most_moves_ = left_.size() * native_.size();
+    rests_ = false;
     search();
+    // An excess below one piece is not worth a transfer. A larger one is, even where experts are small.
+    if (best_.cost > std::max(tolerated, goal_ + least_piece_)) {
+      stopped_by_ = limit::none;
+      rests_ = true;
+      search();
+    }
     if (tolerated > best_.cost && reach(tolerated) && candidate_.pieces.size() < best_.pieces.size()) {
       std::swap(best_, candidate_);
       most_moves_ = best_.pieces.size();
@@ -138,11 +146,12 @@ class bounded_placement {
       donors_.pop_back();
       index_t& cost = cost_[at(donor)];
       const index_t expert = largest_left(donor);
-      if (left_[at(expert)] < least_piece_) return fail(limit::piece);
       index_t rows = left_[at(expert)];
+      const index_t least = rests_ ? std::min(least_piece_, rows) : least_piece_;
+      if (rows < least) return fail(limit::piece);
       if (by != fit::whole) rows = std::min(rows, std::max(cost - target, least_piece_));
-      const int helper = find_helper(target, rows, by);
-      if (helper < 0) return fail(why_no_helper(target));
+      const int helper = find_helper(target, rows, least, by);
+      if (helper < 0) return fail(why_no_helper(target, least));
       rows = std::min(rows, room(helper, target));
       left_[at(expert)] -= rows;
       cost -= rows;
@@ -168,9 +177,9 @@ class bounded_placement {
     return largest;
   }
   // -1 where nobody has a slot and room for a piece. A donor has no room.
-  int find_helper(index_t target, index_t rows, fit by) const {
+  int find_helper(index_t target, index_t rows, index_t least, fit by) const {
     int most = -1, tightest = -1;
-    index_t most_room = least_piece_ - 1, tightest_room = 0;
+    index_t most_room = least - 1, tightest_room = 0;
     for (int r = 0; r < homes_.ranks; ++r) {
       if (slots_[at(r)] == 0) continue;
       const index_t here = room(r, target);
@@ -179,9 +188,9 @@ class bounded_placement {
     }
     return by == fit::best && tightest >= 0 ? tightest : most;
   }
-  limit why_no_helper(index_t target) const {
+  limit why_no_helper(index_t target, index_t least) const {
     for (int r = 0; r < homes_.ranks; ++r)
-      if (slots_[at(r)] == 0 && room(r, target) >= least_piece_) return limit::slots;
+      if (slots_[at(r)] == 0 && room(r, target) >= least) return limit::slots;
     return limit::room;
   }
   // The first attempt of a search is at the mean: what stops it is the reason.
@@ -194,6 +203,7 @@ class bounded_placement {
   index_t foreign_experts_, weight_move_rows_;
   index_t least_piece_ = 1, goal_ = 0, grain_ = 0;
   std::size_t most_moves_ = 0;
+  bool rests_ = false; // smaller pieces may move if they are all that is left of an expert
   limit stopped_by_ = limit::none;
   std::vector<index_t> rows_, left_;           // (experts) as given; not moved yet
   std::vector<index_t> native_, cost_, slots_; // (ranks) as given; so far; foreign experts still allowed

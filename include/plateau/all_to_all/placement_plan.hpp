@@ -33,7 +33,8 @@ struct placement_options {
   // The most experts of other ranks that a rank holds at a time; at least 0. More than there are is no error.
   index_t foreign_experts = 2;
   // Pieces below it are not worth the transfer of weights; at least 1. The bounded policy lowers it to a
-  // quarter of the mean load where that is less.
+  // quarter of the mean load where that is less, and moves smaller experts whole where the largest load would
+  // stay above the mean by more than it.
   index_t least_piece_rows = 1024;
   // What holding a foreign expert costs, in rows that could be computed meanwhile; bounded policy only.
   index_t weight_move_rows = 0;
