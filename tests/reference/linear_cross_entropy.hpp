@@ -75,7 +75,7 @@ struct linear_loss {
       }
       const index t = targets[at(i)];
       double loss = (1 - smoothing) * class_weight(t) * (lse - z[at(t)]) + z_loss * lse * lse;
-      for (index v = 0; v < vocabulary; ++v)
+      for (index v = 0; smoothing != 0 && v < vocabulary; ++v)
         loss += smoothing / static_cast<double>(vocabulary) * class_weight(v) * (lse - z[at(v)]);
       out.losses.push_back(token_weight(i) * loss);
       out.log_probabilities.push_back(z[at(t)] - lse);

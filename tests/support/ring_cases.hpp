@@ -35,9 +35,10 @@ struct ring_case {
   double denominator = 1;
   float upstream = 0.75F;
   std::uint64_t seed = 1;
-  int forwards = 1;        // of the same, with storage of their own; backwards follow, first in first out
-  bool last_first = false; // ... or last in first out
-  int backwards = 1;       // of each forward
+  int forwards = 1;         // of the same, with storage of their own; backwards follow, first in first out
+  bool last_first = false;  // ... or last in first out
+  int backwards = 1;        // of each forward
+  bool other_first = false; // a backward with another upstream gradient before, whose results are thrown away
   int steps = 1;
 
   int ranks() const { return static_cast<int>(tokens.size()); }
@@ -249,6 +250,17 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
         }
         for (auto& keep : saved) op.forward(stream, in, keep, want);
         if (c.last_first) std::reverse(saved.begin(), saved.end());
+        if (c.other_first) {
+          backend.launch(stream, pl::elements{upstream.memory.size()}, pl::scale{-3},
+                         pl::inout(upstream.memory.all()));
+          op.backward(stream, in, saved.front(), upstream.list(), to);
+          backend.launch(stream, pl::elements{upstream.memory.size()}, pl::scale{-1.0F / 3},
+                         pl::inout(upstream.memory.all()));
+          backend.launch(stream, pl::elements{dweight.memory.size()}, pl::fill<float>{},
+                         pl::out(dweight.memory.all()));
+          backend.launch(stream, pl::elements{dbias.memory.size()}, pl::fill<float>{},
+                         pl::out(dbias.memory.all()));
+        }
         for (const auto& keep : saved)
           for (int again = 0; again < c.backwards; ++again)
             op.backward(stream, in, keep, upstream.list(), to);

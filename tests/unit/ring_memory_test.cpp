@@ -35,7 +35,7 @@ ring_case case_of(std::vector<index_t> tokens, std::vector<index_t> shards, rota
 
 // Lines of which more than 256 bytes in a row keep the pattern.
 struct untouched {
-  std::vector<const char*> lines;
+  std::vector<std::string> lines;
   std::size_t bytes = 0;
 };
 template <class T> std::vector<untouched> tightness(const ring_case& c) {
@@ -86,7 +86,7 @@ TEST_CASE("the promise is tight: the worst input touches all of it") {
                             std::vector<index_t>(static_cast<std::size_t>(ranks), 41), r);
       c.shape.bias = true;
       for (const untouched& u : tightness<float>(c)) {
-        for (const char* line : u.lines) FAIL_CHECK("untouched: " << line);
+        for (const std::string& line : u.lines) FAIL_CHECK("untouched: " << line);
       }
     }
 }

@@ -67,9 +67,9 @@ TEST_CASE("every wait of the rotation is missed where it is left out") {
     int of_rotation = 0;
     for (const auto& [place, n] : missed) of_rotation += place.find("ring_reduce.hpp") == 0 ? n : 0;
     CHECK(of_rotation == (r == rotation::activations ? 60 : 52));
-    for (const auto& [place, n] : spared) {
+    for (const auto& each : spared) {
+      const std::string& place = each.first;
       CAPTURE(place);
-      CAPTURE(n);
       CHECK((place.find("drain.hpp") == 0 || place.find("close_step.hpp") == 0));
     }
   }
