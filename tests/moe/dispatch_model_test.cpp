@@ -91,6 +91,22 @@ TEST_CASE("D2, D5, D6: loss and every gradient are those of the reference, on 1 
   }
 }
 
+TEST_CASE(
+    "the host waits for the device and the other ranks once in each layer's forward, never in backward") {
+  const auto c = model_case::make<float>(shared_config(), 3, 5, 7);
+  for (const moe::dispatch_settings& d : settings)
+    for (const index_t micro : {1, 2}) {
+      CAPTURE(named(d));
+      const auto losses = capped<float>({4, 4, micro, nullptr, false, d}, c),
+                 gradients = capped<float>({4, 4, micro, nullptr, true, d}, c);
+      for (std::size_t r = 0; r < 4; ++r)
+        for (const auto* of : {&losses.accounts[r], &gradients.accounts[r]}) {
+          CHECK(of->work.host_round_trips == static_cast<std::uint64_t>(2 * micro));
+          CHECK(of->group.host_exchanges == static_cast<std::uint64_t>(2 * micro));
+        }
+    }
+}
+
 TEST_CASE("micro-batches of uneven size") {
   auto config = shared_config();
   config.balance_weight = 0; // of which each micro-batch has its own
@@ -130,6 +146,9 @@ TEST_CASE("D12: the bits of the losses depend neither on caps, nor on slots, nor
       for (std::size_t r = 0; r < 4; ++r) CHECK(actual.accounts[r].loss_sum == expected.accounts[r].loss_sum);
       CHECK(actual.loss == expected.loss);
     }
+    // Those of the uncapped dispatch too, which adds in the order of a token's slots.
+    const auto uncapped = test::run_model<float>({4, 4, 1, &forced, false}, c.config, c.weights, c.tokens());
+    CHECK(uncapped.loss == expected.loss);
     const auto everything = capped<float>({4, 4, 1, &forced, true, settings[2]}, c);
     for (int again = 0; again < 3; ++again)
       CHECK(test::same_bits(capped<float>({4, 4, 1, &forced, true, settings[2]}, c), everything));
