@@ -9,10 +9,21 @@
 //
 // What keeps a slot whole: its next rows are gathered behind its last results on the transfer stream, which
 // had waited for the compute that read and wrote the slot; and that compute had waited for its rows. So two
-// waits a round, one each way, order everything. Nothing of a round outlives its slot.
+// waits a round, one each way, order everything.
+//
+// Gathering and adding are kernels, however, which on a GPU take twice as long beside those of the expert,
+// and nothing travels meanwhile. With three slots they are the caller's, behind each compute, and the
+// transfer stream does nothing but exchange, under the next one:
+//
+//   caller     compute 0, gather 2 | compute 1, add 0, gather 3 | compute 2, add 1, gather 4 | ...
+//   transfer                       | back 0, out 2              | back 1, out 3              | ...
+//
+// Weights of foreign experts follow the rows of the first rounds, part by part, as long as no rank needs
+// them; expert-first rounds begin with what ranks compute of their own. Nothing of a round outlives its slot.
 #pragma once
 
 #include <plateau/access.hpp>
+#include <plateau/all_to_all/dispatch_arguments.hpp>
 #include <plateau/all_to_all/dispatch_engine.hpp>
 #include <plateau/all_to_all/dispatch_memory.hpp>
 #include <plateau/all_to_all/dispatch_plan.hpp>
@@ -28,6 +39,7 @@
 #include <plateau/view.hpp>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -37,33 +49,7 @@
 
 namespace plateau::inline v0::detail::dispatch {
 
-// Over rows{n}: zeros.
-struct clear_row {
-  template <class Team, class T, class S>
-  PLATEAU_HD void operator()(Team& team, index_t r, tile<T, S> to) const {
-    T* row = to.row(r);
-    team.for_each(to.cols, [=](index_t c) { row[c] = narrow<T>(0.0F); });
-  }
-};
-
 inline constexpr std::size_t blocks_at_once = 32; // of a launch
-
-// What a call reads and writes, as its caller has it.
-template <class Weight, class... Part> struct call_arguments {
-  using first_part = typename slot_memory<Part...>::first_part;
-  using result = typename slot_memory<Part...>::result;
-
-  view<const std::int32_t> ids;                // (tokens * top_k)
-  row_parts<Part...> rows;                     // (tokens, width) each
-  tile<const float> gates;                     // (tokens, top_k), or empty: all 1
-  std::span<const tile<const Weight>> weights; // (local experts, parts)
-
-  tile<result> out;                       // forward: (tokens, result width), added to
-  tile<const result> upstream;            // backward: (tokens, result width)
-  tile<first_part> drows;                 // backward: (tokens, width of the first part), written
-  tile<float> dgates;                     // backward: (tokens, top_k), written; or empty: not wanted
-  std::span<const tile<float>> gradients; // backward: (local experts, parts), added to
-};
 
 template <class Backend, class Communicator, class Expert, bool Backward, class... Part> class dispatch_call {
   using weight = typename Expert::weight_type;
@@ -90,20 +76,49 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     const index_t rounds = e_->rounds.rounds(), ahead = e_->shape.slots - 1;
     if (rounds == 0) under(*compute_);
     for (index_t r = 0; rounds > 0 && r < rounds + ahead; ++r) {
+      if (apart() && r >= ahead) compute_and_return(r - ahead);
+      if (apart() && r > ahead) add_when_back(r - ahead - 1);
       if (r < rounds) send_out(r);
       if (r == 0) under(*compute_);
-      if (r < ahead) continue;
-      compute(r - ahead);
-      bring_back(r - ahead);
+      if (apart() || r < ahead) continue;
+      compute_and_return(r - ahead);
+      add_up(r - ahead);
     }
-    if constexpr (Backward)
+    if constexpr (Backward) {
       weights_.send_home(transfer(), m_->foreign_gradients, m_->home_gradient, a_->gradients);
-    join(e_->transfer, *compute_);
+      if (weights_.takes_part()) ++moved_;
+    }
+    if (!apart() || waited_for_ < moved_) join(transfer(), *compute_);
+    if (apart() && rounds > 0) add_up(rounds - 1);
     finish();
   }
 
  private:
   stream& transfer() { return e_->transfer; }
+  // Whether kernels are apart from transfers, and which stream moves rows into slots and out of them.
+  bool apart() const { return e_->shape.slots == 3; }
+  stream& mover() { return apart() ? *compute_ : e_->transfer; }
+  // The transfer stream waits for what the caller's has done, if there is anything new.
+  void let_transfers_follow() {
+    if (caller_ahead_) join(*compute_, transfer());
+    caller_ahead_ = false;
+  }
+  // What the transfer stream has done so far, and how many of its exchanges have moved anything of this rank.
+  struct moment {
+    event done;
+    index_t moved = 0;
+  };
+  moment transfers_so_far() { return {backend().record(transfer()), moved_}; }
+  void wait_for(const moment& m) {
+    e_->stalls.begin(backend(), *compute_);
+    backend().wait(*compute_, m.done);
+    e_->stalls.end(backend(), *compute_);
+    waited_for_ = m.moved;
+  }
+  void exchange(const char* what) {
+    if (!e_->sends.empty() || !e_->receives.empty()) ++moved_;
+    e_->comm->exchange(transfer(), e_->sends, e_->receives, what);
+  }
   Backend& backend() { return *e_->backend; }
   void join(stream& from, stream& to) { backend().wait(to, backend().record(from)); }
   index_t width() const { return Backward ? e_->shape.widths[0] : e_->shape.result_elements(); }
@@ -120,8 +135,8 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
   }
   const dispatch_shape<sizeof...(Part)>& shape() const { return e_->shape; }
 
-  // Groups the routes, and sends weights ahead. The transfer stream waits for what the caller's has done: the
-  // rows exist, and nobody uses the workspace any more.
+  // Groups the routes. The transfer stream has to wait for what the caller's has done: the rows exist, and
+  // nobody uses the workspace any more.
   void begin() {
     Backend& be = backend();
     stream& s = *compute_;
@@ -138,8 +153,9 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
       const index_t held = e_->foreign_here() * e_->layout.elements();
       be.launch(s, elements{held}, fill<float>{0}, out(m_->foreign_gradients.sub(0, held)));
     }
-    join(s, transfer());
-    weights_.send_out(transfer(), m_->foreign_weights, a_->weights);
+    caller_ahead_ = true;
+    if (!apart()) let_transfers_follow();
+    weights_.begin();
     sent_ = 0;
   }
 
@@ -155,17 +171,35 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     gather_parts(now, slot(r), std::index_sequence_for<Part...>());
     if constexpr (Backward) {
       const auto routes = routes_of(now, slot(r));
-      backend().launch(transfer(), rows{now.sent_rows}, gather_rows{top_k()}, in(routes), in(a_->upstream),
+      backend().launch(mover(), rows{now.sent_rows}, gather_rows{top_k()}, in(routes), in(a_->upstream),
                        out(as_matrix(slot(r).sent_upstream, now.sent_rows, shape().result_elements())));
       const auto gates = slot(r).sent_gates.sub(0, now.sent_rows);
       if (a_->gates.rows != 0)
-        backend().launch(transfer(), elements{now.sent_rows}, gather_gates{}, in(routes),
-                         in(as_row(a_->gates)), out(gates));
+        backend().launch(mover(), elements{now.sent_rows}, gather_gates{}, in(routes), in(as_row(a_->gates)),
+                         out(gates));
       else
-        backend().launch(transfer(), elements{now.sent_rows}, fill<float>{1}, out(gates));
+        backend().launch(mover(), elements{now.sent_rows}, fill<float>{1}, out(gates));
     }
+    if (apart() && now.sent_rows > 0) caller_ahead_ = true;
+    if (now.sent_rows + now.received_rows > 0) let_transfers_follow();
+    if (!weights_.all_sent() && any_foreign())
+      while (!weights_.all_sent()) send_weights();
     exchange_rows(now, slot(r));
-    arrived_[at(r % shape().slots)] = backend().record(transfer());
+    arrived_[at(r % shape().slots)] = transfers_so_far();
+    if (!weights_.all_sent()) send_weights();
+  }
+  void send_weights() {
+    if (weights_.takes_part()) {
+      let_transfers_follow();
+      ++moved_;
+    }
+    weights_.send_part(transfer(), m_->foreign_weights, a_->weights);
+  }
+  // Whether any rank computes rows of a foreign expert in this round: all ranks find the same.
+  bool any_foreign() const {
+    const std::span<const round_block> blocks = e_->rounds.blocks();
+    return std::any_of(blocks.begin(), blocks.end(),
+                       [&](const round_block& b) { return e_->table.foreign(b.segment); });
   }
   int top_k() const { return static_cast<int>(shape().top_k); }
   view<std::int32_t> routes_of(const dispatch_round& now, const slot_type& s) const {
@@ -190,7 +224,7 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
                            e_->table.first_in_group(b.segment) + done, b.first - begin};
         done += b.rows;
       }
-      backend().launch(transfer(), elements{end - begin},
+      backend().launch(mover(), elements{end - begin},
                        place_routes<blocks_at_once>{blocks, 0, now.sent_before + begin, stride()},
                        in(m_->index.order.sub(0, a_->ids.n)), out(s.route.sub(begin, end - begin)),
                        some(position()));
@@ -200,7 +234,7 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
 
   template <std::size_t... I>
   void gather_parts(const dispatch_round& now, const slot_type& s, std::index_sequence<I...>) {
-    (backend().launch(transfer(), rows{now.sent_rows}, gather_rows{top_k()}, in(routes_of(now, s)),
+    (backend().launch(mover(), rows{now.sent_rows}, gather_rows{top_k()}, in(routes_of(now, s)),
                       in(std::get<I>(a_->rows)),
                       out(as_matrix(std::get<I>(s.sent), now.sent_rows, shape().widths[I]))),
      ...);
@@ -231,7 +265,7 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
       each_outward(s, [&](auto from, auto, index_t w) { e_->send(b.peer, block_of(from, b, w)); });
     for (const peer_block& b : now.receives)
       each_outward(s, [&](auto, auto to, index_t w) { e_->receive(b.peer, block_of(to, b, w)); });
-    e_->comm->exchange(transfer(), e_->sends, e_->receives, "rows to experts");
+    exchange("rows to experts");
   }
   template <class T> static view<T> block_of(view<T> v, const peer_block& b, index_t w) {
     return v.sub(b.first * w, b.rows * w);
@@ -240,16 +274,14 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
   // ---- The expert -----------------------------------------------------------------------------------------
 
   void compute(index_t r) {
-    stream& s = *compute_;
     dispatch_round& now = round(r);
     if (now.received_rows == 0) return; // nothing to wait for, and nothing that waits for it
-    e_->stalls.begin(backend(), s);
-    backend().wait(s, arrived_[at(r % shape().slots)]);
-    e_->stalls.end(backend(), s);
+    wait_for(arrived_[at(r % shape().slots)]);
     list_groups(now);
     e_->statistics.groups += static_cast<index_t>(now.experts.size());
     call_expert(now, slot(r), std::index_sequence_for<Part...>());
-    join(s, transfer());
+    caller_ahead_ = true;
+    let_transfers_follow();
   }
 
   void list_groups(const dispatch_round& now) {
@@ -290,7 +322,8 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
 
   // ---- Results back ---------------------------------------------------------------------------------------
 
-  void bring_back(index_t r) {
+  void compute_and_return(index_t r) {
+    compute(r);
     const dispatch_round& now = round(r);
     const slot_type& s = slot(r);
     e_->clear_lists();
@@ -298,8 +331,18 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
       each_homeward(s, [&](auto from, auto, index_t w) { e_->send(b.peer, block_of(from, b, w)); });
     for (const peer_block& b : now.sends)
       each_homeward(s, [&](auto, auto to, index_t w) { e_->receive(b.peer, block_of(to, b, w)); });
-    e_->comm->exchange(transfer(), e_->sends, e_->receives, "rows from experts");
-
+    exchange("rows from experts");
+    returned_[at(r % shape().slots)] = transfers_so_far();
+  }
+  void add_when_back(index_t r) {
+    if (round(r).sent_rows == 0) return;
+    wait_for(returned_[at(r % shape().slots)]);
+    add_up(r);
+  }
+  // Adds what has come back to the sums of its tokens, or keeps it.
+  void add_up(index_t r) {
+    const dispatch_round& now = round(r);
+    const slot_type& s = slot(r);
     const auto routes = routes_of(now, s);
     const auto back = [&] {
       if constexpr (Backward)
@@ -310,13 +353,13 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     // Gradients of rows are not weighed here: the expert has multiplied by the gate.
     const tile<const float> gates = Backward ? tile<const float>{} : a_->gates;
     if (shape().ordered)
-      backend().launch(transfer(), rows{now.sent_rows}, keep_rows{}, in(routes), in(back), some(kept()));
+      backend().launch(mover(), rows{now.sent_rows}, keep_rows{}, in(routes), in(back), some(kept()));
     else
-      backend().launch(transfer(), rows{now.sent_rows}, scatter_add{top_k(), now.sent_before, now.sent_rows},
+      backend().launch(mover(), rows{now.sent_rows}, scatter_add{top_k(), now.sent_before, now.sent_rows},
                        in(routes), in(position()), in(gates), in(back), inout(sums()));
     if constexpr (Backward)
       if (a_->dgates.rows != 0)
-        backend().launch(transfer(), elements{now.sent_rows}, scatter_gate_gradients{}, in(routes),
+        backend().launch(mover(), elements{now.sent_rows}, scatter_gate_gradients{}, in(routes),
                          in(s.sent_gates.sub(0, now.sent_rows)), some(as_row(a_->dgates)));
   }
 
@@ -349,7 +392,9 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
   weight_transfer<engine_type, weight> weights_;
   stream* compute_;
   index_t tokens_, sent_ = 0;
-  std::array<event, 3> arrived_{};
+  bool caller_ahead_ = false;          // of the transfer stream, by something that it must wait for
+  index_t moved_ = 0, waited_for_ = 0; // exchanges
+  std::array<moment, 3> arrived_{}, returned_{};
 };
 
 } // namespace plateau::inline v0::detail::dispatch

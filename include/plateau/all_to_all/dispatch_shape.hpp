@@ -33,7 +33,7 @@ template <std::size_t Parts> struct dispatch_shape {
   index_t result_width = 0;            // elements of what comes back for a row; 0: as the first part
   index_t send_cap_rows = 4096;        // most rows out of a rank in a round
   index_t receive_cap_rows = 4096;     // most rows into a rank in a round
-  int slots = 2;                       // rounds in flight, 1 to 3
+  int slots = 2; // rounds in flight, 1 to 3; with 3, kernels that move rows do not run beside the expert's
   // 0: the caps are hard. Otherwise rounds are never more than this: where the rows of a call would need
   // more, the caps of that call grow, and slots are made for the most that tokens and top_k can demand, so
   // that their bytes do depend on tokens (and those of a receive slot on ranks).
@@ -45,7 +45,7 @@ template <std::size_t Parts> struct dispatch_shape {
   // any caps, placement and number of ranks as far as the expert gives them, for tokens x top_k rows of
   // memory instead of tokens x width in fp32.
   bool ordered = false;
-  bool measure_stalls = false; // statistics().stall_seconds; two host tasks a round
+  bool measure_stalls = false; // statistics().stall_seconds; two host tasks a wait
 
   index_t routes() const { return tokens * top_k; }
   index_t result_elements() const { return result_width > 0 ? result_width : widths[0]; }

@@ -251,6 +251,15 @@ struct write_sums {
   }
 };
 
+// Over rows{n}: zeros.
+struct clear_row {
+  template <class Team, class T, class S>
+  PLATEAU_HD void operator()(Team& team, index_t r, tile<T, S> to) const {
+    T* row = to.row(r);
+    team.for_each(to.cols, [=](index_t c) { row[c] = narrow<T>(0.0F); });
+  }
+};
+
 // Over the rows of a matrix: a gradient that another rank has summed, added to that of the expert's home.
 struct add_matrix {
   template <class Team, class S>

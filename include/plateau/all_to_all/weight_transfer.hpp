@@ -11,6 +11,7 @@
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -20,18 +21,25 @@ template <class Engine, class Weight> class weight_transfer {
  public:
   explicit weight_transfer(Engine& e) : e_(&e) {}
 
-  // weights (local experts, parts); slots (foreign experts, weights of one).
+  // Before the first round. Weights go out part by part, so that no rows have to wait behind all of them.
+  void begin() { next_part_ = e_->moves.all().empty() ? e_->layout.parts() : 0; }
+  bool all_sent() const { return next_part_ == e_->layout.parts(); }
+  // Whether this rank has any to send or to receive.
+  bool takes_part() const {
+    const std::span<const weight_move> all = e_->moves.all();
+    return std::any_of(all.begin(), all.end(),
+                       [&](const weight_move& m) { return m.home == me() || m.helper == me(); });
+  }
+  // The next part of all that move; weights (local experts, parts); slots (foreign experts, weights of one).
   template <class Stream>
-  void send_out(Stream& transfer, view<Weight> slots, std::span<const tile<const Weight>> weights) {
-    if (e_->moves.all().empty()) return;
-    const weight_layout& layout = e_->layout;
+  void send_part(Stream& transfer, view<Weight> slots, std::span<const tile<const Weight>> weights) {
     e_->clear_lists();
-    for (const weight_move& m : e_->moves.all())
-      for (index_t p = 0; p < layout.parts(); ++p) {
-        if (m.home == me()) e_->send(m.helper, as_row(weights[place(m, p)]));
-        if (m.helper == me()) e_->receive(m.home, as_row(layout.in_slot(slots, m.slot, p)));
-      }
+    for (const weight_move& m : e_->moves.all()) {
+      if (m.home == me()) e_->send(m.helper, as_row(weights[place(m, next_part_)]));
+      if (m.helper == me()) e_->receive(m.home, as_row(e_->layout.in_slot(slots, m.slot, next_part_)));
+    }
     e_->comm->exchange(transfer, e_->sends, e_->receives, "weights to helpers");
+    ++next_part_;
   }
 
   // Wave by wave: `arriving` (weights of one expert) holds what has come home until it is added.
@@ -63,6 +71,7 @@ template <class Engine, class Weight> class weight_transfer {
   }
 
   Engine* e_;
+  index_t next_part_ = 0;
 };
 
 } // namespace plateau::inline v0::detail::dispatch
