@@ -110,6 +110,37 @@ TEST_CASE("exact bytes: what moe_train --dry-run shows is what a run of the same
   }
 }
 
+TEST_CASE("exact bytes: so it is with the dispatch by rounds, and the promise is what it holds") {
+  workplace at;
+  for (const std::string routing : {"balanced", "hot:0.75,1", "all-to-one", "zero-rank:2", "zipf:0.7+ragged"})
+    for (const auto placement : {moe::expert_placement::native, moe::expert_placement::least_loaded}) {
+      CAPTURE(routing);
+      moe::options o = workplace::config(routing);
+      o.flatten.dispatch = true;
+      o.dispatch_cap = {12, 9};
+      o.placement = placement;
+      o.expert_parallel = routing[0] == 'z' ? 4 : 2;
+      const moe::run_result real = at.train(o), dry = at.predict(o);
+      check_same(dry.peaks, real.peaks);
+      check_same(dry.totals, real.totals);
+      CHECK(dry.prediction->trouble == "");
+      CHECK(dry.prediction->found == 0);
+      for (const moe::peak_record& peak : real.peaks) {
+        CHECK(peak.promised.has_value() == (peak.tag == "dispatch"));
+        if (peak.promised) CHECK(*peak.promised == peak.bytes);
+      }
+      for (std::size_t i = 0; i < real.peaks.size(); ++i)
+        CHECK(dry.peaks[i].promised == real.peaks[i].promised);
+      REQUIRE(real.dispatch.has_value());
+      REQUIRE(dry.dispatch.has_value());
+      CHECK(real.dispatch->calls == 4); // two layers, two micro-batches
+      CHECK(dry.dispatch->rounds == real.dispatch->rounds);
+      CHECK(dry.dispatch->wire_bytes == real.dispatch->wire_bytes);
+      CHECK(dry.dispatch->moved == real.dispatch->moved);
+      CHECK(real.evaluation.empty()); // nothing grows with what is routed
+    }
+}
+
 TEST_CASE("exact bytes: what the evaluation after training holds is told apart") {
   workplace at;
   moe::options o = workplace::config("balanced");
@@ -139,6 +170,8 @@ TEST_CASE("exact bytes: what the evaluation after training holds is told apart")
 TEST_CASE("P1: a limit on memory is refused in the same words, with data and without") {
   workplace at;
   moe::options o = workplace::config("all-to-one");
+  SUBCASE("uncapped") {}
+  SUBCASE("by rounds") { o.flatten.dispatch = true; }
   std::uint64_t most = 0;
   for (const moe::peak_record& total : at.predict(o).totals)
     if (total.space == "device") most = std::max(most, total.bytes);

@@ -204,6 +204,40 @@ TEST_CASE("the lines beside it") {
   CHECK(has(summary_line(result), "no step was run"));
 }
 
+TEST_CASE("what a dispatch by rounds did is one line, and nothing is said of another one") {
+  run_result result = sample();
+  CHECK(dispatch_line(result).empty());
+  result.config.flatten.dispatch = true;
+  dispatch_summary did;
+  did.calls = 8;
+  did.rounds = 12;
+  did.most_rounds = 3;
+  did.moved = 5;
+  did.wire_bytes = 77;
+  did.native_skew = 3.75;
+  did.skew = 1.0625;
+  result.dispatch = did;
+  CHECK(
+      dispatch_line(result) ==
+      "dispatch: capped at 4096 rows, placement least-loaded with 2 foreign experts; rounds of a layer: 1.5, "
+      "at most 3; the busiest rank had 1.06 times the mean, 3.75 without moving; 5 pieces of experts "
+      "moved\n");
+  result.config.dispatch_cap = {64, 32};
+  result.config.placement = expert_placement::native;
+  CHECK(dispatch_line(result) ==
+        "dispatch: capped at 64 rows out and 32 in, placement native; rounds of a layer: 1.5, at most 3; the "
+        "busiest rank had 1.06 times the mean\n");
+  const auto json = result_json(result);
+  CHECK(json.at("dispatch").at("rounds") == 12);
+  CHECK(json.at("dispatch").at("moved") == 5);
+  CHECK(json.at("dispatch").at("wire_bytes") == 77);
+  CHECK(json.at("config").at("flatten") == "dispatch");
+  CHECK(json.at("config").at("dispatch").at("cap").at(1) == 32);
+  CHECK(json.at("config").at("dispatch").at("foreign_experts").is_null());
+  result.dispatch->calls = 0; // no layer
+  CHECK(has(dispatch_line(result), "rounds of a layer: 0,"));
+}
+
 TEST_CASE("the JSON has every field, exactly") {
   const moe_test::scratch_folder folder;
   const run_result result = sample();
@@ -219,6 +253,8 @@ TEST_CASE("the JSON has every field, exactly") {
   CHECK(json.at("corpus").at("unigram_entropy") == 5.65);
   CHECK(json.at("config").at("vocabulary") == 65536);
   CHECK(json.at("config").at("flatten") == "none");
+  CHECK(json.at("config").at("dispatch").is_null());
+  CHECK_FALSE(json.contains("dispatch"));
   CHECK(json.at("config").at("memory_limit").is_null());
   CHECK(json.at("config").at("stop_after") == 300);
   CHECK(json.at("config").at("expert_parallel") == 2);
