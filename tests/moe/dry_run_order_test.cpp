@@ -23,6 +23,7 @@ test::forced_case small_case() {
   c.of = test::tiny_case({4, 2});
   c.of.config.experts = 4;
   c.of.config.balance_weight = 0.1F;
+  c.of.config.dispatch = {6, 6, 2, moe::expert_placement::least_loaded, 1}; // where it goes by rounds
   c.of.settings.context = 5;
   c.of.settings.accumulate = 2;
   c.of.settings.batch = 10; // so that every rank has tokens in both micro-batches
@@ -38,10 +39,10 @@ struct outcome {
   std::vector<std::size_t> left; // bytes that each rank held at its end
 };
 
-outcome two_steps(const test::forced_case& c, pl::dry_options faults) {
+template <class Peaks> outcome two_steps(const test::forced_case& c, pl::dry_options faults) {
   static const moe::corpus text = test::random_text(13, 300, 1);
   const moe::token_sampler sampler(text, c.of.settings.context, 1);
-  const moe::dry_routing routing = test::routing_of(c);
+  const moe::dry_routing routing = test::routing_of<Peaks>(c);
   faults.scenario = [&](const pl::dry_fetch& fetch) { return routing.answer(fetch); };
   outcome out;
   out.left.resize(static_cast<std::size_t>(c.of.grid.ranks));
@@ -52,7 +53,7 @@ outcome two_steps(const test::forced_case& c, pl::dry_options faults) {
           backend.device().meter().current() + backend.pinned().meter().current();
     };
     try {
-      test::trainer_of<float, pl::dry_run<pl::host_backend>, pl::dry_communicator> train(
+      test::trainer_of<float, pl::dry_run<pl::host_backend>, pl::dry_communicator, Peaks> train(
           backend, world, c.of.config, c.of.grid, c.of.settings, c.of.forced);
       train.initialise(1);
       for (int step = 0; step < 2; ++step) {
@@ -70,22 +71,27 @@ outcome two_steps(const test::forced_case& c, pl::dry_options faults) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-} // namespace
+// Leaves out each wait of rank 1 in turn. How many were missed, and how many could be spared, by file.
+using by_file = std::map<std::string, int>;
+struct waits_left_out {
+  by_file missed, spared;
+  std::vector<std::string> findings; // the first one of each that was missed
+  std::vector<std::string> files;    // of these
+  std::uint64_t all = 0;
+};
 
-TEST_CASE("F2, F3: every wait of the model that matters is missed where it is left out") {
-  const test::forced_case c = small_case();
-  const outcome whole = two_steps(c, {});
+template <class Peaks> waits_left_out leave_out_each_wait(const test::forced_case& c) {
+  waits_left_out out;
+  const outcome whole = two_steps<Peaks>(c, {});
   REQUIRE_FALSE(whole.ran.cause.has_value());
   for (const std::string& each : whole.ran.findings()) FAIL_CHECK(each);
-
-  std::map<std::string, int> missed, spared; // waits by the file that they are in
-  const std::uint64_t waits = whole.ran.recorders[1]->waits();
-  for (std::uint64_t k = 0; k < waits; ++k) {
+  out.all = whole.ran.recorders[1]->waits();
+  for (std::uint64_t k = 0; k < out.all; ++k) {
     CAPTURE(k);
     pl::dry_options options;
     options.drop_wait = k;
     options.only_rank = 1;
-    const outcome with = two_steps(c, options);
+    const outcome with = two_steps<Peaks>(c, options);
     REQUIRE_FALSE(with.ran.cause.has_value());
     for (const std::size_t other : {0, 2, 3}) CHECK(with.ran.recorders[other]->found() == 0);
     REQUIRE(with.ran.recorders[1]->dropped().has_value());
@@ -93,31 +99,52 @@ TEST_CASE("F2, F3: every wait of the model that matters is missed where it is le
                       file = place.substr(place.rfind('/') + 1, place.rfind(':') - place.rfind('/') - 1);
     const auto findings = with.ran.findings();
     if (findings.empty()) {
-      ++spared[file];
+      ++out.spared[file];
       continue;
     }
-    ++missed[file];
-    CAPTURE(findings.front());
+    ++out.missed[file];
+    out.findings.push_back(findings.front());
+    out.files.push_back(file);
+  }
+  return out;
+}
+
+} // namespace
+
+TEST_CASE("F2, F3: every wait of the model that matters is missed where it is left out") {
+  const auto out = leave_out_each_wait<moe::unflattened>(small_case());
+  for (std::size_t i = 0; i < out.findings.size(); ++i) {
+    CAPTURE(out.findings[i]);
     // A fetch reads what a copy may still write; what a drain has guarded goes while somebody may use it.
-    const bool freed = file == "drain.hpp";
-    CHECK(has(findings.front(), freed ? "the host frees " : " reads what 'copy' (operation "));
-    CHECK(has(findings.front(), freed ? "may still run" : "no event orders them"));
-    CHECK(has(findings.front(), "on stream 'main' at "));
+    const bool freed = out.files[i] == "drain.hpp";
+    CHECK(has(out.findings[i], freed ? "the host frees " : " reads what 'copy' (operation "));
+    CHECK(has(out.findings[i], freed ? "may still run" : "no event orders them"));
+    CHECK(has(out.findings[i], "on stream 'main' at "));
   }
   // In two steps of two micro-batches: a fetch of counts in each of two layers; drains of two layers forward
   // and backward, and of the loss; a fetch of losses at each step's end.
-  CHECK(missed ==
-        std::map<std::string, int>{{"uncapped_dispatch.hpp", 8}, {"drain.hpp", 20}, {"trainer.hpp", 2}});
+  CHECK(out.missed == by_file{{"uncapped_dispatch.hpp", 8}, {"drain.hpp", 20}, {"trainer.hpp", 2}});
   // Two can be spared in each step: the fetch of the norm waits for the event that the fetch of losses has
   // waited for, and when the step is closed nothing was issued since.
-  CHECK(spared == std::map<std::string, int>{{"trainer.hpp", 2}, {"close_step.hpp", 2}});
-  CHECK(waits == 34);
+  CHECK(out.spared == by_file{{"trainer.hpp", 2}, {"close_step.hpp", 2}});
+  CHECK(out.all == 34);
 }
 
-TEST_CASE(
-    "F2, P3: an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks") {
+TEST_CASE("F2, F3: so is every wait of the dispatch by rounds") {
+  const auto out = leave_out_each_wait<moe::flattened_dispatch>(small_case());
+  CHECK(out.missed.at("plan_exchange.hpp") == 8); // a fetch of counts in each layer's forward
+  CHECK(out.missed.at("drain.hpp") == 4);         // of the loss
+  CHECK(out.missed.at("trainer.hpp") == 2);
+  // In each of sixteen calls one at its begin and one at its end, and two in each round.
+  CHECK(out.missed.at("dispatch_call.hpp") >= 16 * (2 + 2));
+  CHECK(out.spared == by_file{{"trainer.hpp", 2}, {"close_step.hpp", 2}});
+}
+
+TEST_CASE_TEMPLATE(
+    "F2, P3: an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks",
+    Peaks, moe::unflattened, moe::flattened_dispatch) {
   const test::forced_case c = small_case();
-  const outcome whole = two_steps(c, {});
+  const outcome whole = two_steps<Peaks>(c, {});
   const int failed = 2;
   const std::uint64_t operations = whole.ran.recorders[2]->operations();
   REQUIRE(operations > 400);
@@ -126,7 +153,7 @@ TEST_CASE(
     pl::dry_options options;
     options.throw_at = k;
     options.only_rank = failed;
-    const outcome with = two_steps(c, options);
+    const outcome with = two_steps<Peaks>(c, options);
     REQUIRE(with.ran.cause.has_value());
     const std::string text = "operation " + std::to_string(k) + " fails, as the dry run was told";
     for (std::size_t rank = 0; rank < 4; ++rank) {
