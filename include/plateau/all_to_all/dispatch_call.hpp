@@ -18,7 +18,7 @@
 //   caller     compute 0, gather 2 | compute 1, add 0, gather 3 | compute 2, add 1, gather 4 | ...
 //   transfer                       | back 0, out 2              | back 1, out 3              | ...
 //
-// Weights of foreign experts follow the rows of the first rounds, part by part, as long as no rank needs
+// Weights of foreign experts follow the rows of the first rounds, some at a time, as long as no rank needs
 // them; expert-first rounds begin with what ranks compute of their own. Nothing of a round outlives its slot.
 #pragma once
 
@@ -42,6 +42,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -182,19 +183,19 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     }
     if (apart() && now.sent_rows > 0) caller_ahead_ = true;
     if (now.sent_rows + now.received_rows > 0) let_transfers_follow();
-    if (!weights_.all_sent() && any_foreign())
-      while (!weights_.all_sent()) send_weights();
+    if (!weights_.all_sent() && any_foreign()) send_weights(std::numeric_limits<index_t>::max());
     exchange_rows(now, slot(r));
     arrived_[at(r % shape().slots)] = transfers_so_far();
-    if (!weights_.all_sent()) send_weights();
+    // Weights travel under the same compute as the next rows, and products take several times as long as
+    // their rows are on the way: otherwise rounds hide nothing.
+    if (!weights_.all_sent()) send_weights(4 * shape().send_slot_rows() * row_bytes());
   }
-  void send_weights() {
-    if (weights_.takes_part()) {
-      let_transfers_follow();
-      ++moved_;
-    }
-    weights_.send_part(transfer(), m_->foreign_weights, a_->weights);
+  void send_weights(index_t bytes) {
+    weights_.list_next(m_->foreign_weights, a_->weights, bytes);
+    if (!e_->sends.empty() || !e_->receives.empty()) let_transfers_follow();
+    exchange("weights to helpers");
   }
+  index_t row_bytes() const { return index_t{sizeof(first_part)} * shape().widths[0]; }
   // Whether any rank computes rows of a foreign expert in this round: all ranks find the same.
   bool any_foreign() const {
     const std::span<const round_block> blocks = e_->rounds.blocks();
@@ -339,7 +340,6 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     wait_for(returned_[at(r % shape().slots)]);
     add_up(r);
   }
-  // Adds what has come back to the sums of its tokens, or keeps it.
   void add_up(index_t r) {
     const dispatch_round& now = round(r);
     const slot_type& s = slot(r);

@@ -21,25 +21,28 @@ template <class Engine, class Weight> class weight_transfer {
  public:
   explicit weight_transfer(Engine& e) : e_(&e) {}
 
-  // Before the first round. Weights go out part by part, so that no rows have to wait behind all of them.
-  void begin() { next_part_ = e_->moves.all().empty() ? e_->layout.parts() : 0; }
-  bool all_sent() const { return next_part_ == e_->layout.parts(); }
-  // Whether this rank has any to send or to receive.
+  // Before the first round. Weights go out matrix by matrix, one of each home at a time, so that no rows have
+  // to wait behind all of them.
+  void begin() { wave_ = part_ = 0; }
+  bool all_sent() const { return wave_ == e_->moves.waves() || e_->layout.parts() == 0; }
+  // Lists the next matrices that move, until they are `bytes` of a home or all; for all ranks to exchange.
+  // weights (local experts, parts); slots (foreign experts, weights of one).
+  void list_next(view<Weight> slots, std::span<const tile<const Weight>> weights, index_t bytes) {
+    e_->clear_lists();
+    for (index_t listed = 0; listed < bytes && !all_sent(); advance()) {
+      listed += e_->layout.extent(part_).elements() * index_t{sizeof(Weight)};
+      for (const weight_move& m : e_->moves.all()) {
+        if (m.wave != wave_) continue;
+        if (m.home == me()) e_->send(m.helper, as_row(weights[place(m, part_)]));
+        if (m.helper == me()) e_->receive(m.home, as_row(e_->layout.in_slot(slots, m.slot, part_)));
+      }
+    }
+  }
+  // Whether this rank has any gradient to send home or to receive.
   bool takes_part() const {
     const std::span<const weight_move> all = e_->moves.all();
     return std::any_of(all.begin(), all.end(),
                        [&](const weight_move& m) { return m.home == me() || m.helper == me(); });
-  }
-  // The next part of all that move; weights (local experts, parts); slots (foreign experts, weights of one).
-  template <class Stream>
-  void send_part(Stream& transfer, view<Weight> slots, std::span<const tile<const Weight>> weights) {
-    e_->clear_lists();
-    for (const weight_move& m : e_->moves.all()) {
-      if (m.home == me()) e_->send(m.helper, as_row(weights[place(m, next_part_)]));
-      if (m.helper == me()) e_->receive(m.home, as_row(e_->layout.in_slot(slots, m.slot, next_part_)));
-    }
-    e_->comm->exchange(transfer, e_->sends, e_->receives, "weights to helpers");
-    ++next_part_;
   }
 
   // Wave by wave: `arriving` (weights of one expert) holds what has come home until it is added.
@@ -65,13 +68,18 @@ template <class Engine, class Weight> class weight_transfer {
   }
 
  private:
+  void advance() {
+    if (++part_ < e_->layout.parts()) return;
+    part_ = 0;
+    ++wave_;
+  }
   int me() const { return e_->comm->rank(); }
   std::size_t place(const weight_move& m, index_t part) const {
     return static_cast<std::size_t>((m.expert - e_->table.homes().first(me())) * e_->layout.parts() + part);
   }
 
   Engine* e_;
-  index_t next_part_ = 0;
+  index_t wave_ = 0, part_ = 0; // the next to go out
 };
 
 } // namespace plateau::inline v0::detail::dispatch
