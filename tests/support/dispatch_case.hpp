@@ -187,7 +187,8 @@ template <class T, class Backend, class Communicator> class dispatch_rank {
     to_device(*backend_, stream_, drows(), [](index_t) { return pl::narrow<T>(7.0F); });
     to_device(*backend_, stream_, dgates(), [](index_t) { return 7.0F; });
   }
-  void plan(pl::dispatch_plan& p) { exchange_.plan(stream_, ids(), p); }
+  void plan(pl::dispatch_plan& p) { plan_with(exchange_, p); }
+  template <class Op> void plan_with(Op& exchange, pl::dispatch_plan& p) { exchange.plan(stream_, ids(), p); }
   void forward(const pl::dispatch_plan& p) { forward_with(exchange_, expert_, p); }
   template <class Under> void forward(const pl::dispatch_plan& p, Under under) {
     exchange_.run(stream_, p, ids(), {rows()}, gates(), pl::as_matrix(out(), n(), w()), expert_,

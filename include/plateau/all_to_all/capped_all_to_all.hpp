@@ -205,10 +205,10 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
   template <class Expert>
   static detail::dispatch::expert_need need_of(const shape& limits, int ranks, const Expert& expert,
                                                dispatch_pass pass) {
-    const detail::dispatch::weight_layout layout(expert.weight_parts());
     const index_t rows = limits.receive_slot_rows(ranks);
     const index_t groups = std::min(rows, engine_type::most_groups_of(limits, ranks));
-    detail::dispatch::expert_need need{layout.elements(), 0};
+    detail::dispatch::expert_need need{detail::dispatch::weight_layout::elements_of(expert.weight_parts()),
+                                       0};
     if (pass == dispatch_pass::forward) need.scratch_bytes = expert.forward_scratch_bytes(rows, groups);
     if constexpr (trainable<Expert>)
       if (pass == dispatch_pass::backward) need.scratch_bytes = expert.backward_scratch_bytes(rows, groups);
@@ -270,10 +270,8 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
   template <class Expert>
   void check_expert_fits(bool same_type, const detail::dispatch::expert_need& need, const working_set& set,
                          const Expert& expert, dispatch_pass pass) const {
-    const detail::dispatch::weight_layout layout(expert.weight_parts());
-    const bool same = same_type && layout.parts() == engine_->layout.parts() &&
-                      std::equal(expert.weight_parts().begin(), expert.weight_parts().end(),
-                                 engine_->layout.extents().begin());
+    const std::span<const matrix_extent> parts = expert.weight_parts(), mine = engine_->layout.extents();
+    const bool same = same_type && std::equal(parts.begin(), parts.end(), mine.begin(), mine.end());
     if (same && need.scratch_bytes <= scratch_in(set)) return;
     throw config_error("plateau: rank " + std::to_string(engine_->comm->rank()) + ": dispatch " +
                        (pass == dispatch_pass::forward ? "forward" : "backward") + ": the expert " +

@@ -29,13 +29,15 @@ class weight_layout {
  public:
   explicit weight_layout(std::span<const matrix_extent> parts) : parts_(parts.begin(), parts.end()) {
     for (const matrix_extent& m : parts_) {
-      if (m.rows < 0 || m.cols < 0 ||
-          (m.rows > 0 && m.cols > (std::numeric_limits<index_t>::max() - elements_) / m.rows))
-        throw config_error("plateau: dispatch: a weight of " + std::to_string(m.rows) + " x " +
-                           std::to_string(m.cols) + " elements cannot be");
       first_.push_back(elements_);
-      elements_ += m.elements();
+      elements_ += checked_elements(m, elements_);
     }
+  }
+  // Of all parts. Unlike the constructor it allocates nothing.
+  static index_t elements_of(std::span<const matrix_extent> parts) {
+    index_t sum = 0;
+    for (const matrix_extent& m : parts) sum += checked_elements(m, sum);
+    return sum;
   }
   index_t parts() const { return static_cast<index_t>(parts_.size()); }
   index_t elements() const { return elements_; }
@@ -49,6 +51,13 @@ class weight_layout {
   }
 
  private:
+  static index_t checked_elements(const matrix_extent& m, index_t before) {
+    if (m.rows < 0 || m.cols < 0 ||
+        (m.rows > 0 && m.cols > (std::numeric_limits<index_t>::max() - before) / m.rows))
+      throw config_error("plateau: dispatch: a weight of " + std::to_string(m.rows) + " x " +
+                         std::to_string(m.cols) + " elements cannot be");
+    return m.elements();
+  }
   std::vector<matrix_extent> parts_;
   std::vector<index_t> first_;
   index_t elements_ = 0;
