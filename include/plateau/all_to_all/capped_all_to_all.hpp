@@ -127,10 +127,10 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
 
   // Collective. Counts the rows of each expert, fetches them, and plans: which rank computes what. ids
   // (tokens * top_k): experts in [0, experts), the same one more than once if need be, or -1 for no route;
-  // any number of tokens up to the limit, on each rank its own. One host round trip, one host exchange. Throws
-  // collective_error on all ranks when an id of any is out of range (its rank, token, slot and value) or a
-  // rank has too many tokens, config_error on all of them when the placement needs more foreign experts than
-  // there are slots: the communicator stays usable.
+  // any number of tokens up to the limit, on each rank its own. One host round trip, one host exchange.
+  // Throws collective_error on all ranks when an id of any is out of range (its rank, token, slot and value)
+  // or a rank has too many tokens, config_error on all of them when the placement needs more foreign experts
+  // than there are slots: the communicator stays usable.
   void plan(stream& s, view<const std::int32_t> ids, dispatch_plan& into) {
     try {
       auto open = space_->open(plan_set_);
