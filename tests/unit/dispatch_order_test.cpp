@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -347,4 +348,80 @@ TEST_CASE("several plans in flight: F1 F2 B1 B2 and F1 F2 B2 B1, with other toke
     REQUIRE_FALSE(o.ran.cause.has_value());
     for (const std::string& found : o.ran.findings()) FAIL_CHECK(found);
   }
+}
+
+namespace {
+
+using dry_op = rank_type::op;
+
+std::size_t held_by_dispatch(const pl::memory_peaks& of) {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < pl::tag_count; ++i)
+    if (pl::all_tags[i] == pl::tag::dispatch) bytes = of.tags[i].bytes;
+  return bytes;
+}
+
+// What a pass needs, from the formula; and what ranks have held at most.
+std::size_t promised(const dispatch_case& c) {
+  const support::toy_expert<backend_type, float> expert(nullptr, c.width());
+  return dry_op::working_set_of(c.limits(), c.ranks(), expert, pl::dispatch_pass::backward).device_bytes();
+}
+
+} // namespace
+
+TEST_CASE(
+    "D8: from a thousand to a million tokens a rank, under any skew, what is held is what was promised") {
+  const auto hold = [](const dispatch_case& c) {
+    std::size_t most = 0, linear = 0;
+    const outcome o = run(c, {}, [](rank_type& rank, pl::dry_communicator& comm, backend_type& backend) {
+      pl::dispatch_plan p;
+      rank.plan(p);
+      rank.forward(p);
+      rank.backward(p);
+      pl::close_step(backend, comm, rank.stream());
+    });
+    REQUIRE_FALSE(o.ran.cause.has_value());
+    for (const std::string& each : o.ran.findings()) FAIL_CHECK(each);
+    for (int r = 0; r < c.ranks(); ++r) most = std::max(most, held_by_dispatch(o.ran.peaks(r)));
+    CHECK(most == promised(c));
+    for (const std::size_t bytes : {pl::aligned_bytes(static_cast<std::size_t>(c.limits().routes()) * 4),
+                                    pl::aligned_bytes(static_cast<std::size_t>(c.limits().routes()) * 4),
+                                    pl::aligned_bytes(static_cast<std::size_t>(c.limits().tokens * 12) * 4)})
+      linear += bytes;
+    return most - linear;
+  };
+  std::set<std::size_t> slots;
+  for (const index_t tokens : {index_t{1} << 10, index_t{1} << 15, index_t{1} << 20})
+    for (const int skew : {0, 1, 2}) {
+      dispatch_case c = busy({tokens, tokens, tokens / 2});
+      c.shape.top_k = 1;
+      c.shape.send_cap_rows = c.shape.receive_cap_rows = 1 << 10;
+      if (skew == 1) c.expert_of = [](int, index_t, index_t) { return 5; };
+      if (skew == 2)
+        c.expert_of = [](int, index_t t, index_t) { return static_cast<int>(t % 100 < 95 ? 0 : t % 6); };
+      slots.insert(hold(c));
+    }
+  CHECK(slots.size() == 1);
+}
+TEST_CASE("what a layer holds is what a thousand layers hold") {
+  const dispatch_case c = busy();
+  std::set<std::size_t> peaks;
+  for (const int layers : {8, 1024}) {
+    pl::dry_options options;
+    options.record_program = false;
+    const outcome o =
+        run(c, options, [&](rank_type& rank, pl::dry_communicator& comm, backend_type& backend) {
+          std::vector<pl::dispatch_plan> plans(static_cast<std::size_t>(layers));
+          for (pl::dispatch_plan& p : plans) {
+            rank.plan(p);
+            rank.forward(p);
+          }
+          for (auto p = plans.rbegin(); p != plans.rend(); ++p) rank.backward(*p);
+          pl::close_step(backend, comm, rank.stream());
+        });
+    REQUIRE_FALSE(o.ran.cause.has_value());
+    CHECK(o.ran.findings().empty());
+    peaks.insert(o.ran.peaks(0).total.bytes);
+  }
+  CHECK(peaks.size() == 1);
 }
