@@ -30,6 +30,7 @@ struct dispatch_case {
   pl::dispatch_shape<1> shape; // tokens may be left 0: the most of any rank
   std::function<int(int rank, index_t token, index_t slot)> expert_of; // or -1
   bool no_gates = false;
+  float gate_scale = 1; // not a power of two: sums are rounded, and their order shows
   bool backward = true;
 
   int ranks() const { return static_cast<int>(tokens.size()); }
@@ -61,7 +62,7 @@ struct dispatch_case {
     return value<T>(rank, token, c, 3);
   }
   float gate(int rank, index_t token, index_t slot) const {
-    return no_gates ? 1.0F : value<float>(rank, token, slot, 4);
+    return no_gates ? 1.0F : gate_scale * value<float>(rank, token, slot, 4);
   }
   template <class T> static T weight(index_t expert, index_t c) { return value<T>(0, expert, c, 5); }
 };
