@@ -89,7 +89,8 @@ class dry_dispatch {
     if (ran.cause) ran.cause->raise();
   }
 
-  // What the slowest rank did between the beginning of plan and the end of backward; or of one of them.
+  // What the rank did that computes longest, between the beginning of plan and the end of backward, or in one
+  // of them; all ranks come together before and after each. Others compute less, and wait for this one too.
   struct times {
     double seconds = 0, compute = 0, transfer = 0, exposed = 0, flops = 0;
     double exposed_share() const { return exposed / seconds; }
@@ -100,19 +101,19 @@ class dry_dispatch {
   passes solve(const pl::hardware& machine, pl::dry::solve_options options = {}) const {
     const pl::dry::timeline t = pl::predict(ran, machine, options);
     if (!t.complete) throw pl::config_error(t.trouble);
-    passes slowest;
+    passes busiest;
     for (const pl::dry::rank_times& r : t.ranks) {
       const auto between = [&](std::size_t a, std::size_t b, times& most) {
         const pl::dry::rank_account d = r.marks.at(b).so_far - r.marks.at(a).so_far;
-        if (d.seconds > most.seconds)
+        if (d.compute_busy > most.compute)
           most = {d.seconds, d.compute_busy, d.transfer_busy, d.exposed_transfer, d.flops};
       };
-      between(0, 1, slowest.plan);
-      between(1, 2, slowest.forward);
-      between(2, 3, slowest.backward);
-      between(0, 3, slowest.all);
+      between(0, 1, busiest.plan);
+      between(1, 2, busiest.forward);
+      between(2, 3, busiest.backward);
+      between(0, 3, busiest.all);
     }
-    return slowest;
+    return busiest;
   }
 
   pl::dry_ranks ran;
