@@ -425,3 +425,17 @@ TEST_CASE("what a layer holds is what a thousand layers hold") {
   }
   CHECK(peaks.size() == 1);
 }
+TEST_CASE("D9: 1.31 million rows of 7,168 columns on one rank, in one round: no access out of bounds") {
+  dispatch_case c = busy(std::vector<index_t>(8, 16384));
+  c.shape.top_k = 10;
+  c.shape.widths = {7168};
+  c.shape.slots = 1;
+  c.shape.send_cap_rows = c.shape.receive_cap_rows = index_t{1} << 40;
+  c.shape.placement.policy = pl::placement_policy::native;
+  c.expert_of = [](int, index_t, index_t) { return 3; };
+  const outcome o = run(c, {}, one_layer_and_results);
+  REQUIRE_FALSE(o.ran.cause.has_value());
+  for (const std::string& each : o.ran.findings()) FAIL_CHECK(each);
+  CHECK(held_by_dispatch(o.ran.peaks(1)) == promised(c));
+  CHECK(promised(c) > std::size_t{1310720} * 7168 * 4 * 3);
+}
