@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The fused projection and cross-entropy on ranks as threads against float64: either side rotating, shards
-// and tokens dealt unevenly or not at all to some ranks, off every tile, every option.
+// and tokens dealt unevenly or not at all to some ranks, off every tile, every option. And what must not
+// matter, or must always hold: the number of ranks, a shift of all logits, which backward comes first; that
+// logit gradients add up to nothing.
 #include "support/ring_cases.hpp"
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <random>
 #include <vector>
 
 namespace pl = plateau;
 using pl::index_t, pl::rotation, pl::reduction;
 using support::ring_case, support::values_of, support::run_ring, support::check_ring;
-using threads = support::on_threads<>;
 
 namespace {
+
+using threads = support::on_threads<>;
+constexpr rotation both[] = {rotation::activations, rotation::weights};
 
 // Off every tile and sub-block.
 ring_case small_case(std::vector<index_t> tokens, std::vector<index_t> shards, rotation rotate) {
@@ -33,10 +39,26 @@ template <class T> void check(const ring_case& c) {
   check_ring(c, values, run_ring<T>(c, values, threads{}));
 }
 
+// n dealt to the ranks at random, some of which may get nothing.
+std::vector<index_t> deal(std::mt19937& source, index_t n, int ranks) {
+  std::vector<index_t> parts(static_cast<std::size_t>(ranks));
+  for (index_t i = 0; i < n; ++i) ++parts[source() % parts.size() * (source() % 3 != 0)];
+  return parts;
+}
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  return support::relative_distance(a, support::widened(b));
+}
+double largest(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    most = std::max(most, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return most;
+}
+
 } // namespace
 
 TEST_CASE("V2, V6, V9: 1, 2, 3 and 5 ranks, uneven, some with nothing: all of it agrees with float64") {
-  for (const rotation r : {rotation::activations, rotation::weights}) {
+  for (const rotation r : both) {
     check<float>(small_case({17}, {23}, r));
     check<float>(small_case({17, 9}, {11, 12}, r));
     check<float>(small_case({5, 14, 7}, {3, 19, 1}, r));
@@ -47,7 +69,7 @@ TEST_CASE("V2, V6, V9: 1, 2, 3 and 5 ranks, uneven, some with nothing: all of it
 }
 
 TEST_CASE("every option, one by one and together") {
-  for (const rotation r : {rotation::activations, rotation::weights})
+  for (const rotation r : both)
     for (int option = 0; option < 10; ++option) {
       CAPTURE(option);
       ring_case c = small_case({8, 0, 13}, {10, 7, 6}, r);
@@ -70,4 +92,84 @@ TEST_CASE("every option, one by one and together") {
       if (option == 1) c.wide_dx = true, c.counts_given = true, c.shape.options.ignore_index = 3;
       check<float>(c);
     }
+}
+
+TEST_CASE("the number of ranks, and how they share, does not matter: any sizes, tiles and sub-blocks") {
+  std::mt19937 source(3);
+  const auto any = [&](index_t least, index_t most) {
+    return least + static_cast<index_t>(source() % static_cast<std::uint64_t>(most - least + 1));
+  };
+  for (int round = 0; round < 40; ++round) {
+    CAPTURE(round);
+    ring_case c;
+    const index_t tokens = any(1, 40), vocabulary = any(2, 50);
+    c.tokens = {tokens};
+    c.shards = {vocabulary};
+    c.shape.hidden = any(1, 20);
+    c.shape.tile = {any(1, 16), any(1, 16)};
+    c.shape.hop_rows = any(1, 16);
+    c.shape.options.smoothing = round % 3 == 0 ? 0.25F : 0.0F;
+    c.seed = static_cast<std::uint64_t>(round + 1);
+    const auto values = values_of<float>(c);
+    const auto one = run_ring<float>(c, values, threads{});
+    check_ring(c, values, one);
+    for (const rotation r : both)
+      for (const int ranks : {2, 3, 8}) {
+        c.shape.rotate = r;
+        c.tokens = deal(source, tokens, ranks);
+        c.shards = deal(source, vocabulary, ranks);
+        const auto more = run_ring<float>(c, values, threads{});
+        CHECK(largest(more.losses, one.losses) < 1e-5);
+        CHECK(distance(more.dx, one.dx) < 2e-6);
+        CHECK(distance(more.dweight, one.dweight) < 2e-6);
+        for (const float loss : more.losses) CHECK(loss >= 0.0F);
+      }
+  }
+}
+
+TEST_CASE("logits shifted by a constant: the loss and every gradient stay") {
+  for (const rotation r : both) {
+    ring_case c;
+    c.tokens = {9, 4, 8};
+    c.shards = {8, 11, 3};
+    c.shape.hidden = 7;
+    c.shape.tile = {4, 4};
+    c.shape.hop_rows = 6;
+    c.shape.rotate = r;
+    c.shape.bias = true;
+    c.shape.options.smoothing = 0.125F;
+    auto values = values_of<float>(c);
+    const auto expected = run_ring<float>(c, values, threads{});
+    for (float& b : values.bias) b += 64.0F;
+    const auto shifted = run_ring<float>(c, values, threads{});
+    CHECK(largest(shifted.losses, expected.losses) < 4e-5); // half a unit of a logit of 64, several times
+    CHECK(distance(shifted.dx, expected.dx) < 4e-5);
+    CHECK(distance(shifted.dweight, expected.dweight) < 4e-5);
+    // The gradients of all logits of a token add up to nothing, and so do those of the bias.
+    double sum = 0, size = 0;
+    for (const float d : expected.dbias) {
+      sum += static_cast<double>(d);
+      size += std::fabs(static_cast<double>(d));
+    }
+    CHECK(std::fabs(sum) < 1e-6 * size);
+  }
+}
+
+TEST_CASE("F1 F2 B1 B2 and F1 F2 B2 B1: what is kept is the caller's, and each has its own") {
+  for (const rotation r : both) {
+    ring_case c;
+    c.tokens = {9, 0, 8};
+    c.shards = {8, 11, 3};
+    c.shape.hidden = 7;
+    c.shape.tile = {4, 4};
+    c.shape.hop_rows = 6;
+    c.shape.rotate = r;
+    c.forwards = 2;
+    c.steps = 2;
+    const auto values = values_of<float>(c);
+    const auto in_order = run_ring<float>(c, values, threads{});
+    check_ring(c, values, in_order);
+    c.last_first = true;
+    CHECK(same_bits(run_ring<float>(c, values, threads{}), in_order));
+  }
 }

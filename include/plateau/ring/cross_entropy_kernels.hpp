@@ -12,14 +12,19 @@
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
+#include <type_traits>
+
 namespace plateau::inline v0 {
 
 namespace detail {
-// Products become logits, in place, where there is more to them than the product.
-template <class Team>
-PLATEAU_HD void map_logits(Team& team, float* row, index_t n, const logit_map& map, view<const float> bias) {
-  if (bias.n != 0) team.for_each(n, [=](index_t c) { row[c] += bias[c]; });
-  if (!map.plain()) team.for_each(n, [=](index_t c) { row[c] = map.value(row[c]); });
+// Products become logits, in place, where there is more to them than the product. Where there is not, they
+// come as a tile of const.
+template <class Team, class Z>
+PLATEAU_HD void map_logits(Team& team, Z* row, index_t n, const logit_map& map, view<const float> bias) {
+  if constexpr (!std::is_const_v<Z>) {
+    if (bias.n != 0) team.for_each(n, [=](index_t c) { row[c] += bias[c]; });
+    if (!map.plain()) team.for_each(n, [=](index_t c) { row[c] = map.value(row[c]); });
+  }
 }
 } // namespace detail
 
@@ -29,15 +34,15 @@ struct fold_logits {
   index_t first_column = 0; // of the tile, in the whole vocabulary
   bool sums = false;        // whether the sum of logits is wanted, for smoothing
 
-  template <class Team>
+  template <class Team, class Z>
   PLATEAU_HD void operator()(Team& team, index_t row,
-                             tile<float> products,             // (tokens, columns), updated
+                             tile<Z> products,                 // (tokens, columns), updated or const
                              view<const float> bias,           // (columns), or empty
                              view<const float> class_weights,  // (columns), or empty for 1
                              view<const std::int64_t> targets, // (tokens), -1 for none
                              view<token_state> states) const { // (tokens), updated
     const index_t n = products.cols, at = targets[row] - first_column;
-    float* z = products.row(row);
+    Z* z = products.row(row);
     detail::map_logits(team, z, n, map, bias);
     // A NaN is passed over by the maximum, and shows in the sum.
     const float largest = team.reduce(n, lowest<float>(), maximum{}, [=](index_t c) { return z[c]; });
@@ -59,16 +64,16 @@ struct logit_gradients {
   logit_map map;
   index_t first_column = 0;
 
-  template <class Team, class T>
+  template <class Team, class Z, class T>
   PLATEAU_HD void operator()(Team& team, index_t row,
-                             tile<float> products,              // (tokens, columns), updated
+                             tile<Z> products,                  // (tokens, columns), updated or const
                              view<const float> bias,            // as above
                              view<const float> class_weights,   // as above
                              view<const token_gradient> tokens, // (tokens)
                              tile<T> gradients) const {         // (tokens, columns), written
     const token_gradient token = tokens[row];
     const index_t n = products.cols, at = token.target - first_column;
-    float* z = products.row(row);
+    Z* z = products.row(row);
     T* to = gradients.row(row);
     if (token.target < 0) { // nothing of the row is looked at
       team.for_each(n, [=](index_t c) { to[c] = narrow<T>(0.0f); });

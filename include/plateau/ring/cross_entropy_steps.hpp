@@ -90,6 +90,13 @@ template <class Backend, class T, class Id> struct cross_entropy_step {
       }
     }
   }
+  // launch(argument) with the products as they are read, or changed in place before.
+  template <class Launch> void with_logits(tile<float> products, Launch launch) const {
+    if (map().plain() && !plan.shape.bias)
+      launch(plateau::in(products));
+    else
+      launch(inout(products));
+  }
   view<const float> bias_of(const ring_meeting<T>& m, index_t j, index_t columns) const {
     return plan.shape.bias ? m.bias.sub(j, columns) : view<const float>{};
   }
@@ -131,10 +138,12 @@ struct cross_entropy_forward : cross_entropy_step<Backend, T, Id> {
           if (!activations) this->load_targets(s, i, n, targets);
         },
         [&](index_t i, index_t j, tile<float> products) {
-          be.launch(s, rows{products.rows},
-                    fold_logits{this->map(), m.first_column + j, this->terms.smoothing != 0}, inout(products),
-                    in(this->bias_of(m, j, products.cols)), in(this->classes_of(m, j, products.cols)),
-                    in(targets), inout(states.sub(i, products.rows)));
+          this->with_logits(products, [&](auto tagged) {
+            be.launch(s, rows{products.rows},
+                      fold_logits{this->map(), m.first_column + j, this->terms.smoothing != 0}, tagged,
+                      in(this->bias_of(m, j, products.cols)), in(this->classes_of(m, j, products.cols)),
+                      in(targets), inout(states.sub(i, products.rows)));
+          });
         });
   }
   void merge(stream& s, index_t n, const ring_block& arrived, const ring_block& carry) {
@@ -189,9 +198,11 @@ struct cross_entropy_backward : cross_entropy_step<Backend, T, Id> {
         },
         [&](index_t i, index_t j, tile<float> products) {
           const tile<T> d = as_matrix(gradient_tile, products.rows, products.cols);
-          be.launch(s, rows{products.rows}, logit_gradients{this->map(), m.first_column + j}, inout(products),
-                    in(this->bias_of(m, j, products.cols)), in(this->classes_of(m, j, products.cols)),
-                    in(tokens), out(d));
+          this->with_logits(products, [&](auto tagged) {
+            be.launch(s, rows{products.rows}, logit_gradients{this->map(), m.first_column + j}, tagged,
+                      in(this->bias_of(m, j, products.cols)), in(this->classes_of(m, j, products.cols)),
+                      in(tokens), out(d));
+          });
           if (of_x) {
             const bool first = j == 0 && (activations || !dx_begun);
             product(s, transpose::no, d, m.weight.row_block(j, products.cols), dx.row_block(i, products.rows),
