@@ -40,6 +40,7 @@ struct ring_case {
   int backwards = 1;        // of each forward
   bool other_first = false; // a backward with another upstream gradient before, whose results are thrown away
   int steps = 1;
+  bool fewer_first = false; // steps before the last have fewer tokens, other ones on each rank
 
   int ranks() const { return static_cast<int>(tokens.size()); }
   index_t all_tokens() const { return std::accumulate(tokens.begin(), tokens.end(), index_t{0}); }
@@ -247,6 +248,18 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
           before_last(ring_stage<backend_type>{world.rank(), backend, space, stream});
           work = backend.counters();
           sent = world.counters();
+        }
+        if (c.fewer_first && step + 1 != c.steps) {
+          const index_t some = n * (step + 1) / (c.steps + 1 + world.rank());
+          typename loss_type::inputs fewer = in;
+          fewer.x = x.all().row_block(0, some);
+          fewer.targets = targets.list().sub(0, some);
+          if (in.token_weights.n != 0) fewer.token_weights = weights.list().sub(0, some);
+          op.forward(stream, fewer, saved.front(), {loss.list(), losses.list().sub(0, some)});
+          op.backward(stream, fewer, saved.front(), upstream.list().sub(0, c.upstream_each ? some : 1),
+                      {dx.all().row_block(0, c.wide_dx ? 0 : some),
+                       wide_dx.all().row_block(0, c.wide_dx ? some : 0), dweight.all(), dbias.list()});
+          continue;
         }
         for (auto& keep : saved) op.forward(stream, in, keep, want);
         if (c.last_first) std::reverse(saved.begin(), saved.end());

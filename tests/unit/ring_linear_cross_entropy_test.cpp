@@ -173,3 +173,15 @@ TEST_CASE("F1 F2 B1 B2 and F1 F2 B2 B1: what is kept is the caller's, and each h
     CHECK(same_bits(run_ring<float>(c, values, threads{}), in_order));
   }
 }
+
+TEST_CASE("another number of tokens each step: each step is as if it were the only one") {
+  for (const rotation r : both) {
+    ring_case c = small_case({9, 0, 18}, {10, 8, 5}, r);
+    c.token_weights = true;
+    const auto values = values_of<float>(c);
+    const auto expected = run_ring<float>(c, values, threads{});
+    c.steps = 4;
+    c.fewer_first = true;
+    CHECK(same_bits(run_ring<float>(c, values, threads{}), expected));
+  }
+}

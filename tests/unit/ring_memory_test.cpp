@@ -160,3 +160,24 @@ TEST_CASE("working memory does not depend on the tokens, nor on the ranks from t
   CHECK(at_first <= formula + 8 * 256);
   CHECK(at_first <= 150000000);
 }
+
+TEST_CASE("what rotates is what moves fewer bytes in forward and backward together") {
+  const auto activations = [](const pl::cross_entropy_shape& s, int ranks) {
+    return pl::detail::cross_entropy_plan<pl::host_backend, pl::bfloat16>(s, ranks).activations;
+  };
+  pl::cross_entropy_shape s;
+  s.hidden = 2880;
+  s.vocabulary = 201088;
+  s.tokens = 16384; // fewer than the rows of a shard
+  CHECK(activations(s, 8));
+  s.tokens = 65536;
+  CHECK_FALSE(activations(s, 8));
+  CHECK(activations(s, 2));
+  s.frozen_inputs = true; // half of the bytes of a token do not move
+  s.tokens = 40000;
+  CHECK(activations(s, 8));
+  s.frozen_weights = true;
+  CHECK_FALSE(activations(s, 8));
+  s.rotate = rotation::activations;
+  CHECK(activations(s, 8));
+}
