@@ -236,6 +236,12 @@ TEST_CASE(
       sum += static_cast<double>(result.loss[0]);
       for (std::size_t i = 0; i < dweight.size(); ++i) dweight[i] += result.dweight[i];
     }
+    ring_case c = whole;
+    c.shape.options.reduction = reduction::denominator;
+    c.denominator = 0;
+    CHECK_THROWS_WITH_AS(run_ring<float>(c, values, threads{}),
+                         doctest::Contains("the denominator must be a finite number but 0"),
+                         pl::collective_error);
     CHECK(sum == doctest::Approx(expected.sum() / expected.weight()).epsilon(1e-6));
     const auto gradient = oracle_of(whole, values).backward(reference::vec(21, 1 / expected.weight())).weight;
     CHECK(support::relative_distance(dweight, gradient) < 2e-6);

@@ -6,6 +6,7 @@
 
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
+#include <plateau/math.hpp>
 #include <plateau/ring/cross_entropy_shape.hpp>
 #include <plateau/ring/cross_entropy_terms.hpp>
 #include <plateau/view.hpp>
@@ -60,9 +61,13 @@ namespace detail {
 
 // What does not fit, by number, and both values; -1: all fits.
 struct cross_entropy_misfit {
+  static constexpr std::int64_t denominator = 100; // no lengths
   std::int64_t number = -1, got = 0, wanted = 0;
 
   std::string text(int rank) const {
+    if (number == denominator)
+      return "plateau: rank " + std::to_string(rank) +
+             ": linear_cross_entropy: the denominator must be a finite number but 0";
     constexpr const char* names[] = {"the tokens of x",
                                      "the columns of x",
                                      "the rows of the weights, this rank's shard,",
@@ -110,6 +115,9 @@ cross_entropy_misfit find_misfit(const cross_entropy_shape& limits, index_t shar
   none_or(10, want.losses.n, n);
   none_or(11, want.lses.n, n);
   none_or(12, want.log_probabilities.n, n);
+  if (f.number < 0 && limits.options.reduction == reduction::denominator &&
+      (!is_finite(in.denominator) || in.denominator == 0))
+    f.number = cross_entropy_misfit::denominator;
   return f;
 }
 
