@@ -75,6 +75,27 @@ TEST_CASE("every wait of the rotation is missed where it is left out") {
   }
 }
 
+TEST_CASE("fewer tokens, none, no shard, one rank, every option: nothing is read that was never written") {
+  for (const rotation r : {rotation::activations, rotation::weights})
+    for (int i = 0; i < 6; ++i) {
+      CAPTURE(i);
+      ring_case c = small_case(r);
+      if (i == 0) c.fewer_first = true;
+      if (i == 1) c.tokens = {7, 0, 13}, c.shards = {0, 7, 14};
+      if (i == 2) c.tokens = {17}, c.shards = {19};
+      if (i == 3) c.tokens = {0, 0}, c.shards = {5, 0};
+      if (i == 4) c.shape.frozen_inputs = true, c.forwards = 2, c.backwards = 2;
+      if (i == 5) c.shape.frozen_weights = true;
+      if (i % 2 == 1) {
+        c.shape.options.smoothing = 0.25F;
+        c.shape.options.soft_cap = 5;
+      }
+      const outcome ran = dry(c);
+      REQUIRE_FALSE(ran.ran.cause.has_value());
+      for (const std::string& each : ran.ran.findings()) FAIL_CHECK(each);
+    }
+}
+
 TEST_CASE("an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks") {
   for (const rotation r : {rotation::activations, rotation::weights}) {
     const ring_case c = small_case(r);

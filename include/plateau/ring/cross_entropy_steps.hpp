@@ -241,7 +241,8 @@ struct cross_entropy_backward : cross_entropy_step<Backend, T, Id> {
   void load_gradients(stream& s, index_t first, view<token_gradient> tokens) {
     this->backend.launch(s, elements{tokens.n}, token_gradients{this->terms, by, first}, in(this->in.targets),
                          in(this->in.token_weights), in(this->in.class_weights), in(this->class_sum),
-                         in(this->saved.rows), in(upstream), in(this->saved.sums), out(tokens));
+                         in(this->saved.rows.sub(0, this->in.x.rows)), in(upstream),
+                         in(this->saved.sums.sub(0, 2)), out(tokens));
   }
   // c = op(d) b, or added to what is there.
   void product(stream& s, transpose op, tile<T> d, tile<const T> b, tile<float> c, bool first) {

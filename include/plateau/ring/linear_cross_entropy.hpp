@@ -108,7 +108,8 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
     all_reduce(be, *comm_, s, inout(keep.sums.sub(0, 2)), m.sum_scratch, plan_.sum_options,
                "linear_cross_entropy sums");
     if (want.loss.n != 0)
-      be.launch(s, elements{1}, reduce_loss{divisor(in)}, plateau::in(keep.sums), out(want.loss.sub(0, 1)));
+      be.launch(s, elements{1}, reduce_loss{divisor(in)}, plateau::in(keep.sums.sub(0, 2)),
+                out(want.loss.sub(0, 1)));
   }
 
   // The gradients of upstream x loss: of the reduced loss for one value (1), of the tokens' losses, divided
