@@ -13,6 +13,7 @@
 #include <plateau/run_ranks.hpp>
 #include <plateau/workspace.hpp>
 
+#include <algorithm>
 #include <barrier>
 #include <cstdint>
 #include <string>
@@ -38,6 +39,7 @@ template <class T> using buffer = pl::device_buffer<T, backend_type>;
 
 constexpr int ranks = 4;
 constexpr index_t tokens = 16'384, width = 1024, experts = 8; // 64 MiB of each rank
+constexpr index_t inner_width = 48; // products of once to twice the transfers on the machines seen so far
 constexpr index_t row_bytes = width * index_t{sizeof(float)};
 
 struct copy_rows {
@@ -46,38 +48,46 @@ struct copy_rows {
     kernels::copy_row(team, from.row(r), to.row(r), from.cols);
   }
 };
-// `passes` multiplications and additions an element.
-struct polynomial_rows {
-  int passes = 0;
-  template <class Team>
-  PLATEAU_HD void operator()(Team& team, index_t r, pl::tile<const float> from, pl::tile<float> to) const {
-    const float* x = from.row(r);
-    float* y = to.row(r);
-    const int n = passes;
-    team.for_each(from.cols, [=](index_t c) { y[c] = x[c]; });
-    for (int i = 0; i < n; ++i) team.for_each(from.cols, [=](index_t c) { y[c] = y[c] * x[c] + 0.5F; });
-  }
-};
 
-// Copies its rows; with `passes`, computes with them; with -1, does nothing, so that only transfers are left.
+// Copies its rows; with an inner width, multiplies them by a (inner, width) and that by b (inner, width);
+// with -1, does nothing, so that only transfers are left.
 struct bench_expert {
   using weight_type = float;
   backend_type* backend;
-  int passes = 0;
+  index_t inner = 0;
+  pl::tile<const float> a{}, b{};
 
   std::span<const pl::matrix_extent> weight_parts() const { return {}; }
-  std::size_t forward_scratch_bytes(index_t, index_t) const { return 0; }
-  void forward(backend_type::stream& s, const pl::expert_groups<float>& groups,
-               const pl::row_parts<float>& rows, pl::tile<float> results, pl::scratch_view) {
-    for (index_t g = 0; g < groups.size() && passes >= 0; ++g)
-      one_group(s, std::get<0>(rows).row_block(groups.first(g), groups.rows(g)),
-                results.row_block(groups.first(g), groups.rows(g)));
+  std::size_t forward_scratch_bytes(index_t most_rows, index_t) const {
+    using pl::transpose;
+    if (inner <= 0) return 0;
+    return hidden_bytes(most_rows) + std::max(backend_type::gemm_scratch_bytes<float, float, float>(
+                                                  transpose::no, transpose::yes, most_rows, inner, width),
+                                              backend_type::gemm_scratch_bytes<float, float, float>(
+                                                  transpose::no, transpose::no, most_rows, width, inner));
   }
-  void one_group(backend_type::stream& s, pl::tile<const float> x, pl::tile<float> y) {
-    if (passes > 0)
-      backend->launch(s, pl::rows{x.rows}, polynomial_rows{passes}, pl::in(x), pl::out(y));
-    else
+  void forward(backend_type::stream& s, const pl::expert_groups<float>& groups,
+               const pl::row_parts<float>& rows, pl::tile<float> results, pl::scratch_view scratch) {
+    for (index_t g = 0; g < groups.size() && inner >= 0; ++g)
+      one_group(s, std::get<0>(rows).row_block(groups.first(g), groups.rows(g)),
+                results.row_block(groups.first(g), groups.rows(g)), scratch);
+  }
+  void one_group(backend_type::stream& s, pl::tile<const float> x, pl::tile<float> y,
+                 pl::scratch_view scratch) {
+    if (inner == 0) {
       backend->launch(s, pl::rows{x.rows}, copy_rows{}, pl::in(x), pl::out(y));
+      return;
+    }
+    const pl::tile<float> hidden{reinterpret_cast<float*>(scratch.p), x.rows, inner, inner};
+    const auto used = static_cast<index_t>(hidden_bytes(x.rows));
+    scratch = scratch.sub(used, scratch.n - used);
+    backend->gemm(s, pl::transpose::no, pl::transpose::yes, 1.0F, pl::in(x), pl::in(a), 0.0F, pl::out(hidden),
+                  scratch);
+    backend->gemm(s, pl::transpose::no, pl::transpose::no, 1.0F, pl::in(hidden), pl::in(b), 0.0F, pl::out(y),
+                  scratch);
+  }
+  std::size_t hidden_bytes(index_t n) const {
+    return pl::aligned_bytes(static_cast<std::size_t>(n * inner) * sizeof(float));
   }
 };
 
@@ -115,23 +125,28 @@ class dispatch_bench {
     explicit rank(communicator_type& c)
         : comm(&c), x(backend.device(), tokens * width, pl::tag::activations),
           y(backend.device(), tokens * width, pl::tag::activations),
+          a(backend.device(), inner_width * width, pl::tag::parameters),
+          b(backend.device(), inner_width * width, pl::tag::parameters),
           ids(backend.device(), tokens, pl::tag::other), stream(backend.make_stream("main")) {
       for (index_t i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>(i % 4099) * 1e-4F;
       for (index_t t = 0; t < tokens; ++t)
         ids.data()[t] = static_cast<std::int32_t>((t * 2654435761u >> 7) % experts); // as good as any
       for (index_t i = 0; i < y.size(); ++i) y.data()[i] = 0;
+      for (const auto* weights : {&a, &b})
+        for (index_t i = 0; i < a.size(); ++i) weights->data()[i] = static_cast<float>(i % 17) * 1e-3F;
     }
     communicator_type* comm;
     backend_type backend;
-    buffer<float> x, y;
+    buffer<float> x, y, a, b;
     buffer<std::int32_t> ids;
     backend_type::stream stream;
     void wait() { backend.wait(backend.record(stream)); }
   };
   // An operator with its memory and plan; `run` is what is timed.
   struct dispatch {
-    dispatch(rank& of, index_t cap, int slots, int passes = 0)
-        : r(&of), expert{&of.backend, passes},
+    dispatch(rank& of, index_t cap, int slots, index_t inner = 0)
+        : r(&of), expert{&of.backend, inner, of.a.matrix(inner_width, width),
+                         of.b.matrix(inner_width, width)},
           space(of.backend, operation::reserve_for(shape(cap, slots), ranks, expert)),
           exchange(of.backend, *of.comm, shape(cap, slots), space, expert),
           plan(exchange.plan(of.stream, of.ids.all())) {}
@@ -240,14 +255,17 @@ class dispatch_bench {
   void hiding(communicator_type& comm, rank& r) {
     const index_t eighth = tokens / 8 + 64;
     for (const int slots : {1, 2, 3}) {
-      dispatch transfers(r, eighth, slots, -1), all(r, eighth, slots, passes_);
+      dispatch transfers(r, eighth, slots, -1), all(r, eighth, slots, inner_width);
+      const buffer<unsigned char> scratch(r.backend.device(),
+                                          static_cast<index_t>(all.expert.forward_scratch_bytes(eighth, 1)),
+                                          pl::tag::other);
       // The expert alone, in as many calls as it gets, on rows that are just there.
       const auto compute = [&] {
         for (index_t part = 0; part < 8; ++part)
           for (index_t g = 0; g < experts / ranks; ++g) {
             const index_t n = tokens / 8 / (experts / ranks), first = part * tokens / 8 + g * n;
             all.expert.one_group(r.stream, r.x.matrix(tokens, width).row_block(first, n),
-                                 r.y.matrix(tokens, width).row_block(first, n));
+                                 r.y.matrix(tokens, width).row_block(first, n), scratch.all());
           }
         r.wait();
       };
@@ -265,7 +283,6 @@ class dispatch_bench {
     }
   }
 
-  static constexpr int passes_ = 96; // compute of once to twice the transfers on the machines seen so far
   bench::table& table_;
   std::string_view only_;
   std::barrier<> barrier_{ranks};
