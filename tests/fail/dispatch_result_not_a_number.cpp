@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expect: plateau: results are added: row_traits<Part>::result_type must be float, double, bfloat16 or half
+// expect: plateau: results are added in float: row_traits<Part>::result_type must be float, bfloat16 or half
 // control: rows of a type of one's own that come back as numbers
 #include <fail/support/experts.hpp>
 

@@ -64,8 +64,8 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
   using shape = dispatch_shape<sizeof...(Part)>;
   using first_part = std::tuple_element_t<0, std::tuple<Part...>>;
   using result = row_result<first_part>;
-  static_assert(floating_scalar<result>, "plateau: results are added: row_traits<Part>::result_type must be "
-                                         "float, double, bfloat16 or half");
+  static_assert(summed_in_float<result>, "plateau: results are added in float: row_traits<Part>::result_type "
+                                         "must be float, bfloat16 or half");
 
   // What a pass takes, line by line, on each of `ranks` ranks: exact, and known before anything exists.
   // Throws config_error for a shape that cannot be.
@@ -119,8 +119,8 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
   template <class Expert> static digest digest_of(const shape& limits, const Expert& expert) {
     digest d;
     limits.add_to(d);
-    (d.add(sizeof(Part)), ...);
-    d.add(sizeof(result)).add(sizeof(weight_of<Expert>));
+    (d.add(sizeof(Part)).add(scalar_kind_of<Part>), ...);
+    d.add(scalar_kind_of<result>).add(sizeof(weight_of<Expert>)).add(scalar_kind_of<weight_of<Expert>>);
     for (const matrix_extent& m : expert.weight_parts()) d.add(m.rows).add(m.cols);
     return d;
   }
@@ -179,8 +179,8 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
                     tile<first_part> drows, tile<float> dgates, Expert& expert,
                     std::span<const tile<const weight_of<Expert>>> weights,
                     std::span<const tile<float>> gradients) {
-    static_assert(floating_scalar<first_part>, "plateau: run_backward needs rows of numbers: the first part "
-                                               "must be float, double, bfloat16 or half");
+    static_assert(summed_in_float<first_part>, "plateau: run_backward needs rows of numbers: the first part "
+                                               "must be float, bfloat16 or half");
     static_assert(check_trainable_expert<Expert, Backend, Part...>());
     detail::dispatch::call_arguments<weight_of<Expert>, Part...> a;
     a.ids = ids, a.rows = rows, a.gates = gates, a.weights = weights;
@@ -199,7 +199,7 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
  private:
   template <class Expert>
   static constexpr bool trainable =
-      floating_scalar<first_part>&& trainable_expert_of<Expert, Backend, Part...>;
+      summed_in_float<first_part>&& trainable_expert_of<Expert, Backend, Part...>;
 
   template <class Expert>
   static detail::dispatch::expert_need need_of(const shape& limits, int ranks, const Expert& expert,

@@ -25,6 +25,7 @@
 
 #include <plateau/checks.hpp>
 #include <plateau/config.hpp>
+#include <plateau/scalar.hpp>
 #include <plateau/scratch.hpp>
 #include <plateau/view.hpp>
 
@@ -79,6 +80,10 @@ template <class W> struct expert_groups {
 // row that has a gradient has elements of a floating-point type.
 template <class Part> struct row_traits { using result_type = Part; };
 template <class Part> using row_result = typename row_traits<Part>::result_type;
+
+// Numbers that the dispatch can add: its sums are in float, which would spoil those of double.
+template <class T>
+concept summed_in_float = floating_scalar<T> && std::same_as<accumulate_t<T>, float>;
 
 namespace probe {
 template <class E>
