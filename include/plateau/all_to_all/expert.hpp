@@ -83,7 +83,7 @@ template <class Part> using row_result = typename row_traits<Part>::result_type;
 
 // Numbers that the dispatch can add: its sums are in float, which would spoil those of double.
 template <class T>
-concept summed_in_float = floating_scalar<T> && std::same_as<accumulate_t<T>, float>;
+concept summed_in_float = (floating_scalar<T> && std::same_as<accumulate_t<T>, float>);
 
 namespace probe {
 template <class E>
