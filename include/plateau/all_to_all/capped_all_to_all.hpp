@@ -5,10 +5,10 @@
 // forward is computed again. It takes the ids and gates of any router. Everything is exact; only order and
 // grain of the work change. docs/dispatch.md says what is promised, what it costs, and when it pays.
 //
-//   using dispatch = capped_all_to_all<Backend, Communicator, bfloat16>;      // rows of bfloat16
-//   dispatch exchange(backend, comm, shape, space, expert);                   // reserves; all ranks agree
-//   exchange.plan(stream, ids, plan);                                         // the layer's one host round
-//   trip exchange.run(stream, plan, ids, {x}, gates, out, expert, weights);        // out += gate * expert(x)
+//   using dispatch = capped_all_to_all<Backend, Communicator, bfloat16>;
+//   dispatch exchange(backend, comm, shape, space, expert);   // reserves; then all ranks agree
+//   exchange.plan(stream, ids, plan);                         // one host round trip
+//   exchange.run(stream, plan, ids, {x}, gates, out, expert, weights);
 //   exchange.run_backward(stream, plan, ids, {x}, gates, dout, dx, dgates, expert, weights, gradients);
 //
 // All calls are collective, in the same order on all ranks, and only enqueue on the caller's stream and one
@@ -172,20 +172,28 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
 
   // From dout (tokens, result width) to drows (tokens, width of the first part), written; dgates (tokens,
   // top_k), adjacent, written, or empty where nobody wants them; and the gradients of the weights, added.
-  // plan, ids, rows and gates as run had them, bit for bit. No host round trip.
-  template <class Expert>
+  // plan, ids, rows and gates as run had them, bit for bit; `under` as there. No host round trip.
+  template <class Expert, class Under>
   void run_backward(stream& s, const dispatch_plan& p, view<const std::int32_t> ids,
                     const row_parts<Part...>& rows, tile<const float> gates, tile<const result> dout,
                     tile<first_part> drows, tile<float> dgates, Expert& expert,
                     std::span<const tile<const weight_of<Expert>>> weights,
-                    std::span<const tile<float>> gradients) {
+                    std::span<const tile<float>> gradients, Under&& under) {
     static_assert(summed_in_float<first_part>, "plateau: run_backward needs rows of numbers: the first part "
                                                "must be float, bfloat16 or half");
     static_assert(check_trainable_expert<Expert, Backend, Part...>());
     detail::dispatch::call_arguments<weight_of<Expert>, Part...> a;
     a.ids = ids, a.rows = rows, a.gates = gates, a.weights = weights;
     a.upstream = dout, a.drows = drows, a.dgates = dgates, a.gradients = gradients;
-    call<true>(s, p, backward_set_, a, expert, [](stream&) {});
+    call<true>(s, p, backward_set_, a, expert, under);
+  }
+  template <class Expert>
+  void run_backward(stream& s, const dispatch_plan& p, view<const std::int32_t> ids,
+                    const row_parts<Part...>& rows, tile<const float> gates, tile<const result> dout,
+                    tile<first_part> drows, tile<float> dgates, Expert& expert,
+                    std::span<const tile<const weight_of<Expert>>> weights,
+                    std::span<const tile<float>> gradients) {
+    run_backward(s, p, ids, rows, gates, dout, drows, dgates, expert, weights, gradients, [](stream&) {});
   }
 
   // Of the last run or run_backward on this rank.

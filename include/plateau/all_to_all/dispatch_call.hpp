@@ -166,6 +166,7 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     e_->rounds.next();
     dispatch_round& now = round(r);
     now.fill(e_->rounds.blocks(), e_->table, e_->comm->rank());
+    e_->statistics.groups += now.groups_of_all;
     now.sent_before = sent_;
     sent_ += now.sent_rows;
     place(now, slot(r));
@@ -279,7 +280,6 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
     if (now.received_rows == 0) return; // nothing to wait for, and nothing that waits for it
     wait_for(arrived_[at(r % shape().slots)]);
     list_groups(now);
-    e_->statistics.groups += static_cast<index_t>(now.experts.size());
     call_expert(now, slot(r), std::index_sequence_for<Part...>());
     caller_ahead_ = true;
     let_transfers_follow();

@@ -197,6 +197,8 @@ template <class Backend, class Communicator, class... Part> struct dispatch_engi
     dispatch_statistics& s = statistics;
     s.rounds = rounds.rounds();
     s.ranks = ranks;
+    s.segments = table.size();
+    s.fewest_group_rows = shape.fewest_group_rows;
     s.moved_experts = static_cast<index_t>(plan.pieces.size());
     for (const index_t n : plan.rows_of_rank(me)) s.rows_sent += n;
     for (int r = 0; r < ranks; ++r) {

@@ -40,7 +40,6 @@ inline index_t times(index_t a, index_t b) {
 // What the expert needs beside the rows.
 struct expert_need {
   index_t weight_elements = 0; // of one expert, all parts
-  std::size_t weight_bytes = 0;
   std::size_t scratch_bytes = 0;
 };
 

@@ -41,8 +41,11 @@ class dispatch_round {
     experts.clear();
     segments.clear();
     offsets.clear();
-    sent_rows = received_rows = 0;
+    sent_rows = received_rows = groups_of_all = 0;
+    index_t last = -1;
     for (const round_block& b : blocks) {
+      if (b.segment != last) ++groups_of_all;
+      last = b.segment;
       const segment to = table[b.segment];
       if (b.source == me) {
         sends.push_back({to.rank, b.segment, sent_rows, b.rows});
@@ -65,7 +68,8 @@ class dispatch_round {
   std::vector<index_t> experts;  // (groups)
   std::vector<index_t> offsets;  // (groups + 1)
   index_t sent_rows = 0, received_rows = 0;
-  index_t sent_before = 0; // by this rank in earlier rounds
+  index_t groups_of_all = 0; // on all ranks
+  index_t sent_before = 0;   // by this rank in earlier rounds
 };
 
 } // namespace plateau::inline v0::detail::dispatch

@@ -45,6 +45,9 @@ template <std::size_t Parts> struct dispatch_shape {
   // any caps, placement and number of ranks as far as the expert gives them, for tokens x top_k rows of
   // memory instead of tokens x width in fp32.
   bool ordered = false;
+  // Below so many rows in the average product statistics().advice() calls the cap too fine. The traffic of a
+  // product's weights and their gradients then takes a good tenth of its time on an H200 (docs/dispatch.md).
+  index_t fewest_group_rows = 1024;
   bool measure_stalls = false; // statistics().stall_seconds; two host tasks a wait
 
   index_t routes() const { return tokens * top_k; }
@@ -75,6 +78,7 @@ template <std::size_t Parts> struct dispatch_shape {
     in_range("receive_cap_rows", receive_cap_rows, 1, most);
     in_range("slots", slots, 1, 3);
     in_range("most_rounds", most_rounds, 0, most);
+    in_range("fewest_group_rows", fewest_group_rows, 0, most);
     in_range("placement.foreign_experts", placement.foreign_experts, 0, most_ids);
   }
   void add_to(digest& d) const {

@@ -14,12 +14,14 @@ struct dispatch_statistics {
   index_t send_cap_rows = 0, receive_cap_rows = 0; // those kept: larger than asked where rounds are limited
   index_t rows_sent = 0, rows_received = 0;        // of this rank, its own to itself included
   std::uint64_t wire_bytes = 0;                    // sent to other ranks: rows both ways, weights, gradients
-  index_t groups = 0;                              // of all rounds: an expert's rows in one round
-  index_t moved_experts = 0;                       // pieces computed away from home, on all ranks
+  index_t segments = 0;                            // of all ranks: what one rank computes of one expert
+  index_t groups = 0;                              // of all ranks and rounds: a segment's rows in one round
+  index_t moved_experts = 0;                       // pieces of experts computed away from home, on all ranks
   index_t largest_native_load = 0;                 // rows of the busiest rank if none were moved
   index_t largest_load = 0;                        // and as they are
   index_t all_rows = 0;                            // of all ranks
   int ranks = 0;
+  index_t fewest_group_rows = 0; // as the shape has it, for advice
   // How long the caller's stream waited for rows to arrive; only where the shape asks for it, complete when
   // the host has waited for the stream.
   double stall_seconds = 0;
@@ -27,19 +29,17 @@ struct dispatch_statistics {
   double native_skew() const { return skew(largest_native_load); } // busiest rank / mean
   double skew() const { return skew(largest_load); }
   double rows_per_group() const {
-    return groups == 0 ? 0 : static_cast<double>(rows_received) / static_cast<double>(groups);
+    return groups == 0 ? 0 : static_cast<double>(all_rows) / static_cast<double>(groups);
   }
 
-  // What the numbers say of the cap; empty if nothing. Weight gradients are read and written once for each
-  // group of a round, so groups of few rows are bound by that traffic: rounds then cost more than they save.
-  // With fewer rounds than would fill the pipeline, transfers are not hidden and slots are larger than
-  // needed.
+  // What the numbers say of the cap, the same on every rank; empty if nothing. An expert's weights are read
+  // once for each group, and its gradients read and written, so that groups of few rows are bound by that
+  // traffic, not by their products. With few rounds next to nothing travels under a compute.
   const char* advice() const {
-    if (all_rows == 0) return "";
-    if (rounds > 2 && groups > 0 && rows_per_group() < 128)
-      return "the cap is too fine: rounds cost more than they save, with fewer than 128 rows in a product";
-    if (rounds < 4 && ranks > 1)
-      return "the cap is too coarse: too few rounds to hide transfers behind compute";
+    if (rounds > 1 && groups >= 2 * segments && rows_per_group() < static_cast<double>(fewest_group_rows))
+      return "the cap is too fine: rounds cost more than they save, with too few rows in a product";
+    if (rounds > 0 && rounds < 4 && ranks > 1)
+      return "the cap is too coarse: with more rounds transfers would run under compute, in smaller slots";
     return "";
   }
 

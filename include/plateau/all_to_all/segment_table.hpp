@@ -31,6 +31,7 @@ class segment_table {
     first_in_group_.reserve(most);
     rows_.reserve(most * static_cast<std::size_t>(ranks));
     segment_of_home_.resize(static_cast<std::size_t>(experts));
+    next_of_expert_.resize(static_cast<std::size_t>(experts));
     left_.resize(static_cast<std::size_t>(ranks));
     segment_of_piece_.reserve(static_cast<std::size_t>(most_pieces));
   }
