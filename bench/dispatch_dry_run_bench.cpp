@@ -180,11 +180,8 @@ void grouping(bench::table& table, const pl::hardware& machine) {
     l.routes = pl::routing::zipf{1};
     l.shape.rounds = which;
     const dry_dispatch d(l);
-    index_t rows = 0, groups = 0;
-    for (const pl::dispatch_statistics& s : d.statistics_of_forward)
-      rows += s.rows_received, groups += s.groups;
     table.row(fmt::format("Zipf, {}: rows of a group", name),
-              one(static_cast<double>(rows) / static_cast<double>(groups)));
+              one(d.statistics_of_forward.front().rows_per_group()));
     table.row("  ms of forward and backward", one(d.solve(machine).all.seconds * 1e3));
   }
 }

@@ -3,11 +3,13 @@
 // Four ranks have readings of sensors. Each reading is to be judged by the expert for its kind, and experts
 // live on different ranks. Nearly all readings are of one kind, yet no rank needs room for them all: they
 // travel in rounds, and a round brings a rank no more rows than the cap, wherever they come from.
-#include <plateau/all_to_all/capped_all_to_all.hpp>
+#include <plateau/all_to_all.hpp>
 #include <plateau/plateau.hpp>
 
 #include <atomic>
 #include <iostream>
+#include <span>
+#include <vector>
 
 namespace pl = plateau;
 using pl::index_t;
@@ -72,7 +74,6 @@ int main() {
     // All memory is known before there is any.
     pl::workspace<backend_type> space(backend, dispatch::reserve_for(shape, comm.size(), expert));
     dispatch exchange(backend, comm, shape, space, expert);
-
     const pl::expert_homes homes{experts, comm.size()}; // which rank owns which experts
     const index_t first = homes.first(comm.rank()), local = homes.count(comm.rank());
     device<reading> rows(backend.device(), readings, pl::tag::activations);
@@ -90,7 +91,6 @@ int main() {
                      pl::out(one));
       weight_of.push_back(pl::as_matrix(one, 1, 15));
     }
-
     // Who sends how much to whom is counted once; then rows go out, are judged, and come back.
     const pl::dispatch_plan plan = exchange.plan(stream, ids.all());
     exchange.run(stream, plan, ids.all(), {rows.matrix(readings, 1)}, {}, sums.matrix(readings, 1), expert,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Everything that needs only the standard library: the seams, the host backend, and ranks as threads. A BLAS
-// is plateau/blas/blas_gemm.hpp, which needs the component of that name. Headers of one's own may include
-// less: each header stands alone.
+// What every program needs, from the standard library alone: the seams, the host backend, and ranks as
+// threads. Operators have headers of their own (plateau/all_to_all.hpp), as has the dry run
+// (plateau/dry_run.hpp). A BLAS is plateau/blas/blas_gemm.hpp, which needs the component of that name.
+// Headers of one's own may include less: each header stands alone.
 #pragma once
 
 // The seams: what backends and communicators are, and the values that pass through them.
