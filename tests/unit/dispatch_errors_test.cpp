@@ -544,3 +544,29 @@ TEST_CASE("P3: so does the work that runs under the transfers") {
   });
   check_ends(ends, 2, {"the shared expert is broken"});
 }
+
+TEST_CASE("in a group that was split off, ranks are called what they are called outside") {
+  const dispatch_case c = busy({20, 9});
+  for (const int what : {0, 1, 2}) {
+    const auto ends = pl::run_ranks_collecting(3, [&](communicator& world) {
+      communicator group = world.split(world.rank() == 0 ? -1 : 0, world.rank());
+      if (world.rank() == 0) return;
+      pl::host_backend backend;
+      rank_call rank(c, backend, group);
+      if (world.rank() == 2 && what == 0) rank.id_values[3] = 77;
+      rank.plan();
+      if (world.rank() == 2 && what == 1) rank.out.cols = 3;
+      if (world.rank() == 2 && what == 2) rank.expert = failing_expert(&backend, 11);
+      rank.forward();
+      rank.wait();
+    });
+    CHECK_FALSE(ends[0].has_value());
+    for (const int r : {1, 2}) {
+      const auto& end = ends[static_cast<std::size_t>(r)];
+      REQUIRE(end.has_value());
+      CAPTURE(end->text);
+      if (what == 0 || r == 1) CHECK(end->failed_rank == 2);
+      if (what > 0) CHECK(end->text.find("plateau: rank 2: dispatch forward: ") != std::string::npos);
+    }
+  }
+}

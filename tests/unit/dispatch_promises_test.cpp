@@ -352,6 +352,30 @@ TEST_CASE("several plans in flight: F1 F2 B1 B2 and F1 F2 B2 B1, with other toke
     });
 }
 
+TEST_CASE("ids that are not those of the plan spoil what the rank itself gets, and touch nothing else") {
+  for (const bool ordered : {false, true}) {
+    dispatch_case right = support::dispatch_of({30, 25, 20}, 6, 2, "hot rank"), wrong = right;
+    right.shape.ordered = ordered;
+    wrong.shape = right.shape;
+    wrong.expert_of = support::workload("holes", 3, 6, 2);
+    threads.run(3, [&](auto& comm, auto& backend) {
+      const int r = comm.rank();
+      rank_type rank(right, backend, comm);
+      pl::dispatch_plan p;
+      rank.plan(p);
+      if (r == 1) rank.turn_to(wrong);
+      rank.forward(p);
+      rank.backward(p);
+      const auto mine = rank.results();
+      if (r == 1) return;
+      const auto expected = support::oracle_of<float>(right, r);
+      CHECK(support::same_as_exact(mine.out, expected.out));
+      CHECK(support::same_as_exact(mine.drows, expected.drows));
+      CHECK(support::same_as_exact(mine.dgates, expected.dgates));
+    });
+  }
+}
+
 TEST_CASE("two operators of other shapes in one workspace, in turn") {
   dispatch_case narrow = support::dispatch_of({30, 3, 20}, 6, 2, "hot rank"),
                 wide = support::dispatch_of({9, 30, 0}, 5, 3, "spread");

@@ -280,7 +280,8 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
     const std::span<const matrix_extent> parts = expert.weight_parts(), mine = engine_->layout.extents();
     const bool same = same_type && std::equal(parts.begin(), parts.end(), mine.begin(), mine.end());
     if (same && need.scratch_bytes <= scratch_in(set)) return;
-    throw config_error("plateau: rank " + std::to_string(engine_->comm->rank()) + ": dispatch " +
+    const int rank = plateau::detail::origin_rank(*engine_->comm, engine_->comm->rank());
+    throw config_error("plateau: rank " + std::to_string(rank) + ": dispatch " +
                        (pass == dispatch_pass::forward ? "forward" : "backward") + ": the expert " +
                        (same ? "needs " + std::to_string(need.scratch_bytes) + " bytes of scratch, " +
                                    std::to_string(scratch_in(set)) + " are reserved"

@@ -116,7 +116,8 @@ template <class Engine> void check_foreign(const Engine& e, const dispatch_plan&
     index_t held = 0;
     for (const moved_piece& piece : p.pieces) held += piece.rank == r ? 1 : 0;
     if (held > e.shape.foreign_slots(p.ranks))
-      throw config_error("plateau: dispatch plan: rank " + std::to_string(r) + " would hold " +
+      throw config_error("plateau: dispatch plan: rank " +
+                         std::to_string(plateau::detail::origin_rank(*e.comm, r)) + " would hold " +
                          std::to_string(held) + " experts of other ranks, but has room for " +
                          std::to_string(e.shape.foreign_slots(p.ranks)) +
                          ": raise placement.foreign_experts, or choose bounded_least_loaded");
@@ -136,8 +137,8 @@ template <class Engine, class Fail> void check_plan(const Engine& e, const dispa
     index_t sent = 0;
     for (const index_t n : p.rows_of_rank(r)) sent += n;
     if ((mine && p.tokens > e.shape.tokens) || sent > (mine ? p.tokens * k : e.shape.routes()))
-      fail("a plan in which rank " + std::to_string(r) + " sends " + std::to_string(sent) + " rows of " +
-           (mine ? std::to_string(p.tokens) : std::string("its")) +
+      fail("a plan in which rank " + std::to_string(plateau::detail::origin_rank(*e.comm, r)) + " sends " +
+           std::to_string(sent) + " rows of " + (mine ? std::to_string(p.tokens) : std::string("its")) +
            " tokens: not one of this dispatch, of at most " + std::to_string(e.shape.tokens) +
            " tokens with " + std::to_string(k) + " routes each");
   }
@@ -149,8 +150,8 @@ template <bool Backward, class Engine, class Arguments>
 void check_arguments(const Engine& e, const dispatch_plan& p, const Arguments& a) {
   const int me = e.comm->rank();
   const auto fail = [&](const std::string& what) {
-    throw config_error("plateau: rank " + std::to_string(me) + ": dispatch " +
-                       (Backward ? "backward: " : "forward: ") + what);
+    throw config_error("plateau: rank " + std::to_string(plateau::detail::origin_rank(*e.comm, me)) +
+                       ": dispatch " + (Backward ? "backward: " : "forward: ") + what);
   };
   check_plan(e, p, fail);
   const index_t n = p.tokens, k = e.shape.top_k;
