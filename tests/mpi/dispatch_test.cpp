@@ -45,9 +45,14 @@ TEST_CASE("mpi on up to 4 ranks: rows go to their experts and come back") {
         CAPTURE(ranks);
         CAPTURE(name);
         auto c = support::dispatch_of({tokens.begin(), tokens.begin() + ranks}, 6, 2, name);
-        check_own<float>(c);
-        c.shape.ordered = true;
-        check_own<pl::bfloat16>(c);
+        for (const int slots : {1, 2, 3}) {
+          CAPTURE(slots);
+          c.shape.slots = slots;
+          c.shape.ordered = false;
+          check_own<float>(c);
+          c.shape.ordered = true;
+          check_own<pl::bfloat16>(c);
+        }
       }
   });
 }
