@@ -32,7 +32,7 @@ dispatch_case full(int ranks, bool hot, int slots) {
   c.tokens.assign(static_cast<std::size_t>(ranks), 160);
   c.shape.experts = 4 * ranks;
   c.shape.top_k = 2;
-  c.shape.widths = {100};
+  c.shape.widths = {96};
   c.shape.slots = slots;
   c.shape.send_cap_rows = c.shape.receive_cap_rows = 32;
   c.shape.placement.least_piece_rows = 1;
@@ -83,8 +83,8 @@ TEST_CASE("the working set, line by line, is the formula of the documentation") 
       c.shape.ordered = ordered;
       c.shape.send_cap_rows = 24;
       c.shape.result_width = 70;
-      const index_t tokens = 160, routes = 320, experts = 16, in = 100, out = 70, send = 24, receive = 32,
-                    foreign = 2, weights = 100;
+      const index_t tokens = 160, routes = 320, experts = 16, in = 96, out = 70, send = 24, receive = 32,
+                    foreign = 2, weights = 96;
       const auto grouping =
           static_cast<index_t>(pl::host_backend::group_by_key_scratch_bytes(routes, experts + 1));
       const std::vector<named_bytes> index{{"routes by expert", 4 * routes},
