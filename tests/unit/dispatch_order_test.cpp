@@ -30,6 +30,9 @@ using rank_type = support::dispatch_rank<float, backend_type, pl::dry_communicat
 struct shape_class {
   std::string name;
   dispatch_case of;
+  bool parts = false, under = false; // parted_rank
+
+  int ranks() const { return of.ranks(); }
 };
 
 int mixed(int rank, index_t t, index_t j, int experts) {
@@ -95,8 +98,113 @@ std::vector<shape_class> shape_classes() {
   all.back().of.expert_of = [](int rank, index_t t, index_t j) {
     return static_cast<int>((t * 2 + j + rank) % 80);
   };
+  for (const auto policy : {pl::round_policy::diagonal, pl::round_policy::smooth}) {
+    all.push_back({policy == pl::round_policy::smooth ? "smooth rounds" : "diagonal rounds", busy()});
+    all.back().of.shape.rounds = policy;
+  }
+  all.push_back({"two parts, and results of another width", busy(), true});
+  for (const int slots : {1, 2, 3}) {
+    all.push_back({"work under the first rows, slots: " + std::to_string(slots), busy(), true, true});
+    all.back().of.shape.slots = slots;
+  }
   return all;
 }
+
+// Rows of two parts, and results narrower than they are; and, where the class says so, work of the caller's
+// that runs while the first rows travel, on what the call reads and adds to.
+class parted_rank {
+  template <class T> using buffer = pl::device_buffer<T, backend_type>;
+
+ public:
+  using op = pl::capped_all_to_all<backend_type, pl::dry_communicator, float, std::int32_t>;
+  static constexpr index_t width = 12, more_width = 3, result_width = 7;
+
+  parted_rank(const shape_class& s, backend_type& backend, pl::dry_communicator& comm)
+      : backend_(&backend), under_(s.under), n_(s.of.tokens[static_cast<std::size_t>(comm.rank())]),
+        k_(s.of.shape.top_k), local_(pl::expert_homes{s.of.shape.experts, comm.size()}.count(comm.rank())),
+        expert_(&backend, width), space_(backend, op::reserve_for(shape_of(s.of), comm.size(), expert_)),
+        ids_(make<std::int32_t>(n_ * k_)), more_(make<std::int32_t>(n_ * more_width)),
+        rows_(make<float>(n_ * width)), out_(make<float>(n_ * result_width)),
+        upstream_(make<float>(n_ * result_width)), drows_(make<float>(n_ * width)),
+        gates_(make<float>(n_ * k_)), dgates_(make<float>(n_ * k_)), weights_(make<float>(local_ * width)),
+        gradients_(make<float>(local_ * width)), own_(make<float>(n_ * width)),
+        stream_(backend.make_stream("main")), exchange_(backend, comm, shape_of(s.of), space_, expert_) {
+    for (const auto* b : {&ids_, &more_}) write(*b);
+    for (const auto* b : {&rows_, &out_, &upstream_, &gates_, &weights_, &gradients_}) write(*b);
+    for (index_t e = 0; e < local_; ++e) {
+      weight_tiles_.push_back(pl::as_matrix(weights_.all().sub(e * width, width), 1, width));
+      gradient_tiles_.push_back(pl::as_matrix(gradients_.all().sub(e * width, width), 1, width));
+    }
+  }
+  backend_type::stream& stream() { return stream_; }
+  pl::workspace<backend_type>& space() { return space_; }
+
+  void plan(pl::dispatch_plan& p) { exchange_.plan(stream_, ids_.all(), p); }
+  void forward(const pl::dispatch_plan& p) {
+    const auto call = [&](auto... under) {
+      exchange_.run(stream_, p, ids_.all(), {rows_.matrix(n_, width), more_.matrix(n_, more_width)},
+                    gates_.matrix(n_, k_), out_.matrix(n_, result_width), expert_, weight_tiles_, under...);
+    };
+    if (!under_) return call();
+    call([&](auto& s) {
+      backend_->launch(s, pl::elements{n_ * width}, take{}, pl::in(rows_.all()), pl::out(own_.all()));
+      backend_->launch(s, pl::elements{n_ * result_width}, take{}, pl::in(own_.all()), pl::inout(out_.all()));
+    });
+  }
+  void backward(const pl::dispatch_plan& p) {
+    const auto call = [&](auto... under) {
+      exchange_.run_backward(stream_, p, ids_.all(), {rows_.matrix(n_, width), more_.matrix(n_, more_width)},
+                             gates_.matrix(n_, k_), upstream_.matrix(n_, result_width),
+                             drows_.matrix(n_, width), dgates_.matrix(n_, k_), expert_, weight_tiles_,
+                             gradient_tiles_, under...);
+    };
+    if (!under_) return call();
+    call([&](auto& s) {
+      backend_->launch(s, pl::elements{n_ * result_width}, take{}, pl::in(upstream_.all()),
+                       pl::inout(own_.all()));
+      backend_->launch(s, pl::elements{local_ * width}, take{}, pl::in(weights_.all()),
+                       pl::inout(gradients_.all()));
+    });
+  }
+  void results() {
+    for (const auto* b : {&out_, &drows_, &dgates_, &gradients_})
+      support::from_device(*backend_, stream_, b->all());
+  }
+
+ private:
+  // What a shared expert would do.
+  struct take {
+    template <class S>
+    PLATEAU_HD void operator()(index_t i, pl::view<const float, S> from, pl::view<float, S> to) const {
+      to[i] += from[i];
+    }
+  };
+  static op::shape shape_of(const dispatch_case& c) {
+    const pl::dispatch_shape<1> from = c.limits();
+    op::shape s;
+    s.tokens = from.tokens, s.experts = from.experts, s.top_k = from.top_k;
+    s.widths = {width, more_width}, s.result_width = result_width;
+    s.send_cap_rows = from.send_cap_rows, s.receive_cap_rows = from.receive_cap_rows;
+    s.slots = from.slots, s.placement = from.placement;
+    return s;
+  }
+  template <class T> buffer<T> make(index_t n) const { return {backend_->device(), n, pl::tag::other}; }
+  template <class T> void write(const buffer<T>& b) {
+    backend_->launch(stream_, pl::elements{b.size()}, pl::fill<T>{}, pl::out(b.all()));
+  }
+
+  backend_type* backend_;
+  bool under_;
+  index_t n_, k_, local_;
+  support::toy_expert<backend_type, float> expert_;
+  pl::workspace<backend_type> space_;
+  buffer<std::int32_t> ids_, more_;
+  buffer<float> rows_, out_, upstream_, drows_, gates_, dgates_, weights_, gradients_, own_;
+  std::vector<pl::tile<const float>> weight_tiles_;
+  std::vector<pl::tile<float>> gradient_tiles_;
+  backend_type::stream stream_;
+  op exchange_;
+};
 
 // What each rank does with its dispatch.
 using program = std::function<void(rank_type&, pl::dry_communicator&, backend_type&)>;
@@ -105,8 +213,10 @@ struct outcome {
   pl::dry_ranks ran;
   std::vector<std::size_t> left; // bytes that each rank held when all was gone
 };
-// The k-th plan, and the last one from there on, gets what the k-th case would count.
-outcome run(const std::vector<const dispatch_case*>& steps, pl::dry_options faults, const program& each) {
+// The k-th plan, and the last one from there on, gets what the k-th case would count. `each` makes the rank.
+using whole_rank = std::function<void(pl::dry_communicator&, backend_type&)>;
+outcome run_ranks(const std::vector<const dispatch_case*>& steps, pl::dry_options faults,
+                  const whole_rank& each) {
   faults.scenario = [&](const pl::dry_fetch& fetch) {
     return support::answer_fetch(*steps[std::min<std::size_t>(fetch.number, steps.size() - 1)], fetch);
   };
@@ -120,8 +230,7 @@ outcome run(const std::vector<const dispatch_case*>& steps, pl::dry_options faul
           backend.device().meter().current() + backend.pinned().meter().current();
     };
     try {
-      rank_type rank(c, backend, comm);
-      each(rank, comm, backend);
+      each(comm, backend);
     } catch (...) {
       note();
       throw;
@@ -130,11 +239,27 @@ outcome run(const std::vector<const dispatch_case*>& steps, pl::dry_options faul
   });
   return out;
 }
+outcome run(const std::vector<const dispatch_case*>& steps, const pl::dry_options& faults,
+            const program& each) {
+  return run_ranks(steps, faults, [&](pl::dry_communicator& comm, backend_type& backend) {
+    rank_type rank(*steps.front(), backend, comm);
+    each(rank, comm, backend);
+  });
+}
+// `each` is for ranks of both kinds.
+template <class Program>
+outcome run(const shape_class& s, const pl::dry_options& faults, const Program& each) {
+  if (!s.parts) return run(std::vector{&s.of}, faults, program(each));
+  return run_ranks({&s.of}, faults, [&](pl::dry_communicator& comm, backend_type& backend) {
+    parted_rank rank(s, backend, comm);
+    each(rank, comm, backend);
+  });
+}
 outcome run(const dispatch_case& c, const pl::dry_options& faults, const program& each) {
   return run(std::vector{&c}, faults, each);
 }
 // Another operator in the same workspace, on the caller's stream, which writes all of it.
-void neighbour(rank_type& rank, backend_type& backend) {
+template <class Rank> void neighbour(Rank& rank, backend_type& backend) {
   pl::working_set all(pl::tag::other);
   const auto bytes = static_cast<index_t>(rank.space().device_bytes());
   all.device<unsigned char>("all", bytes);
@@ -143,7 +268,7 @@ void neighbour(rank_type& rank, backend_type& backend) {
   backend.launch(rank.stream(), pl::elements{bytes}, pl::fill<unsigned char>{1},
                  pl::out(source.device<unsigned char>("all", bytes)));
 }
-void one_layer(rank_type& rank, backend_type& backend) {
+constexpr auto one_layer_and_results = [](auto& rank, pl::dry_communicator& comm, backend_type& backend) {
   pl::dispatch_plan p;
   neighbour(rank, backend);
   rank.plan(p);
@@ -152,18 +277,16 @@ void one_layer(rank_type& rank, backend_type& backend) {
   neighbour(rank, backend);
   rank.backward(p);
   neighbour(rank, backend);
-}
-void one_layer_and_results(rank_type& rank, pl::dry_communicator& comm, backend_type& backend) {
-  one_layer(rank, backend);
   rank.results();
   pl::close_step(backend, comm, rank.stream());
-}
+};
 
 struct missing_wait {
   bool of_dispatch = false; // and not of the test, which waits for its own copies and at its end
   std::string place, file, sentence;
 };
-missing_wait without_wait(const dispatch_case& c, int rank, std::uint64_t k) {
+// Of a case or of a class.
+template <class Of> missing_wait without_wait(const Of& c, int rank, std::uint64_t k) {
   pl::dry_options options;
   options.drop_wait = k;
   options.only_rank = rank;
@@ -201,7 +324,7 @@ void check_failure(const outcome& with, int failed, std::uint64_t k) {
 TEST_CASE("no shape has accesses that nothing orders") {
   for (const shape_class& s : shape_classes()) {
     CAPTURE(s.name);
-    const outcome o = run(s.of, {}, one_layer_and_results);
+    const outcome o = run(s, {}, one_layer_and_results);
     REQUIRE_FALSE(o.ran.cause.has_value());
     for (const std::string& each : o.ran.findings()) FAIL_CHECK(each);
     for (const std::size_t bytes : o.left) CHECK(bytes == 0);
@@ -211,13 +334,13 @@ TEST_CASE("no shape has accesses that nothing orders") {
 TEST_CASE("every wait of the dispatch is missed where it is left out") {
   for (const shape_class& s : shape_classes()) {
     CAPTURE(s.name);
-    const outcome whole = run(s.of, {}, one_layer_and_results);
-    for (int rank = 0; rank < s.of.ranks(); ++rank) {
+    const outcome whole = run(s, {}, one_layer_and_results);
+    for (int rank = 0; rank < s.ranks(); ++rank) {
       const std::uint64_t waits = whole.ran.recorders[static_cast<std::size_t>(rank)]->waits();
       for (std::uint64_t k = 0; k < waits; ++k) {
         CAPTURE(rank);
         CAPTURE(k);
-        const auto found = without_wait(s.of, rank, k);
+        const auto found = without_wait(s, rank, k);
         if (!found.of_dispatch) continue;
         CAPTURE(found.place);
         CHECK_FALSE(found.sentence.empty());
@@ -244,8 +367,8 @@ TEST_CASE("whichever operation fails, all ranks end with that cause, and nothing
   int at = 0;
   for (const shape_class& s : shape_classes()) {
     CAPTURE(s.name);
-    const int failed = at++ % s.of.ranks();
-    const outcome whole = run(s.of, {}, one_layer_and_results);
+    const int failed = at++ % s.ranks();
+    const outcome whole = run(s, {}, one_layer_and_results);
     const std::uint64_t operations = whole.ran.recorders[static_cast<std::size_t>(failed)]->operations();
     REQUIRE(operations > 40);
     const std::uint64_t step = at <= 4 ? 1 : 5;
@@ -254,7 +377,7 @@ TEST_CASE("whichever operation fails, all ranks end with that cause, and nothing
       pl::dry_options options;
       options.throw_at = k;
       options.only_rank = failed;
-      check_failure(run(s.of, options, one_layer_and_results), failed, k);
+      check_failure(run(s, options, one_layer_and_results), failed, k);
     }
   }
 }
@@ -292,7 +415,7 @@ TEST_CASE("one host round trip and one host exchange a plan, none in forward and
   for (const shape_class& s : shape_classes()) {
     CAPTURE(s.name);
     std::vector<std::vector<std::uint64_t>> counted(s.of.tokens.size());
-    const auto each = [&](rank_type& rank, pl::dry_communicator& comm, backend_type& backend) {
+    const auto each = [&](auto& rank, pl::dry_communicator& comm, backend_type& backend) {
       auto& mine = counted[static_cast<std::size_t>(comm.rank())];
       const auto note = [&] {
         mine.push_back(backend.counters().host_round_trips);
@@ -309,7 +432,7 @@ TEST_CASE("one host round trip and one host exchange a plan, none in forward and
         note();
       }
     };
-    REQUIRE_FALSE(run(s.of, {}, each).ran.cause.has_value());
+    REQUIRE_FALSE(run(s, {}, each).ran.cause.has_value());
     for (const auto& mine : counted) {
       REQUIRE(mine.size() == 14);
       for (const std::size_t of : {0, 1}) { // round trips, host exchanges
