@@ -449,7 +449,7 @@ TEST_CASE("an expert of other weights, or of more scratch, than the dispatch was
   }
 }
 
-TEST_CASE("a workspace without room is found in the call that needs it, and named on all ranks") {
+TEST_CASE("a workspace without room is refused by the constructor, on all ranks") {
   const dispatch_case c = busy();
   const failing_expert expert(nullptr, 12);
   const auto need = [&](pl::dispatch_pass pass) {
@@ -460,29 +460,29 @@ TEST_CASE("a workspace without room is found in the call that needs it, and name
   REQUIRE(plan < forward);
   REQUIRE(forward < backward);
   const std::size_t pinned = op::reserve_for(c.limits(), 3, expert).pinned_bytes;
-  int calls = 0;
-  for (const std::size_t room : {plan, forward, backward}) {
-    std::atomic<int> done{0}; // calls of rank 1
+  const auto refused = [&](pl::dispatch_shape<1> limits, pl::reservation room, std::size_t wanted) {
+    dispatch_case asked = c;
+    asked.shape = limits;
     const auto ends = ends_of(
-        c,
-        [&](rank_call& rank, communicator& comm) {
-          const auto count = [&] { done += comm.rank() == 1 ? 1 : 0; };
-          rank.plan();
-          count();
-          rank.forward();
-          count();
-          rank.backward();
-          count();
-        },
-        pl::reservation{room - 1, pinned});
-    check_ends(
-        ends, 1,
-        {"a phase of dispatch needs " + std::to_string(room) + " device", "but " + std::to_string(room - 1)});
-    CHECK(done == calls++);
-  }
+        asked, [](rank_call&, communicator&) { FAIL_CHECK("was made"); }, room);
+    check_ends(ends, 1, {"a pass needs " + std::to_string(wanted), "pinned bytes, but the workspace has "});
+  };
+  refused(c.shape, {plan - 1, pinned}, plan);
+  refused(c.shape, {forward - 1, pinned}, forward);
+  refused(c.shape, {backward - 1, pinned}, backward);
+  refused(c.shape, {backward, pinned - 1}, plan);
+  // Without backward there is no need of its room; one who then calls it is told, and so are the others.
+  dispatch_case only_forward = c;
+  only_forward.shape.backward = false;
   const auto ends = ends_of(
-      c, [&](rank_call& rank, communicator&) { rank.plan(); }, pl::reservation{backward, pinned - 1});
-  check_ends(ends, 1, {"and " + std::to_string(pinned) + " pinned bytes"});
+      only_forward,
+      [&](rank_call& rank, communicator& comm) {
+        rank.plan();
+        rank.forward();
+        if (comm.rank() == 1) rank.backward();
+      },
+      pl::reservation{forward, pinned});
+  check_ends(ends, 1, {"shape.backward"});
 }
 
 TEST_CASE("the published placement, above what ranks have room for, is refused on all, which go on") {

@@ -47,7 +47,7 @@ void check_table(const op::shape& s, int ranks) {
   const std::size_t out = std::min(number(s.send_cap_rows), R),
                     in = std::min(number(s.receive_cap_rows), R * number(ranks));
   const std::size_t row = 2, result = 2, weight = 2, n = number(s.slots), W = number(w), V = number(v);
-  const std::size_t N = W, F = number(s.foreign_slots(ranks));
+  const std::size_t N = (W + 31) / 32 * 32, F = number(s.foreign_slots(ranks));
   const std::size_t sort = pl::host_backend::group_by_key_scratch_bytes(s.routes(), s.experts + 1);
   for (const pl::working_set* each : {&plan, &forward, &backward}) {
     CHECK(bytes_of(*each, "routes by expert") + bytes_of(*each, "place of each route") == 8 * R);

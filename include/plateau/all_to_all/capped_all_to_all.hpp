@@ -82,15 +82,15 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
           source, limits, ranks, need_of(limits, ranks, expert, pass), pass == dispatch_pass::backward);
     return set;
   }
-  // What the workspace must have room for: the passes never overlap. Without backward where the expert has
-  // none.
+  // What the workspace must have room for: the passes never overlap. Without backward where the expert or the
+  // shape has none.
   template <class Expert>
   static reservation reserve_for(const shape& limits, int ranks, const Expert& expert) {
     const auto set = [&](dispatch_pass p) { return working_set_of(limits, ranks, expert, p); };
     if constexpr (trainable<Expert>)
-      return overlay(set(dispatch_pass::plan), set(dispatch_pass::forward), set(dispatch_pass::backward));
-    else
-      return overlay(set(dispatch_pass::plan), set(dispatch_pass::forward));
+      if (limits.backward)
+        return overlay(set(dispatch_pass::plan), set(dispatch_pass::forward), set(dispatch_pass::backward));
+    return overlay(set(dispatch_pass::plan), set(dispatch_pass::forward));
   }
 
   // Collective: reserves its lists, then all ranks agree on shape, types and the expert's weights. `space`
@@ -113,7 +113,8 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
     } catch (...) {
       mine = failure::current();
     }
-    vote(comm, digest_of(limits, expert), mine ? &*mine : nullptr, "capped_all_to_all", limits.text());
+    vote(comm, digest_of(limits, expert), mine ? &*mine : nullptr, "capped_all_to_all",
+         text_of(limits, expert));
   }
   // What all ranks must have been given alike.
   template <class Expert> static digest digest_of(const shape& limits, const Expert& expert) {
@@ -136,6 +137,7 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
       auto open = space_->open(plan_set_);
       phase_source<Backend> source(open);
       const detail::dispatch::plan_memory<Backend> memory(source, engine_->shape);
+      detail::dispatch::make_room(*engine_, into);
       detail::dispatch::count_routes(*engine_, memory, s, ids);
     } catch (...) {
       fail_all("dispatch plan");
@@ -172,7 +174,8 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
 
   // From dout (tokens, result width) to drows (tokens, width of the first part), written; dgates (tokens,
   // top_k), adjacent, written, or empty where nobody wants them; and the gradients of the weights, added.
-  // plan, ids, rows and gates as run had them, bit for bit; `under` as there. No host round trip.
+  // plan, ids, rows and gates as run had them, bit for bit. `under` as there; it runs before drows and dgates
+  // are written, and must leave them alone. No host round trip.
   template <class Expert, class Under>
   void run_backward(stream& s, const dispatch_plan& p, view<const std::int32_t> ids,
                     const row_parts<Part...>& rows, tile<const float> gates, tile<const result> dout,
@@ -222,13 +225,30 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
     return need;
   }
 
+  // What digest_of is of, in words.
+  template <class Expert> static std::string text_of(const shape& limits, const Expert& expert) {
+    std::string all = limits.text() + ", bytes of an element";
+    ((all += " " + std::to_string(sizeof(Part))), ...);
+    all += ", result " + std::to_string(sizeof(result)) + ", weights";
+    for (const matrix_extent& m : expert.weight_parts())
+      all += " " + std::to_string(m.rows) + " x " + std::to_string(m.cols);
+    return all + " of " + std::to_string(sizeof(weight_of<Expert>)) + " bytes";
+  }
+
   template <class Expert>
   void reserve_lists(Backend& backend, Communicator& comm, const shape& limits, const Expert& expert) {
     const int ranks = comm.size();
     plan_set_ = working_set_of(limits, ranks, expert, dispatch_pass::plan);
     forward_set_ = working_set_of(limits, ranks, expert, dispatch_pass::forward);
     if constexpr (trainable<Expert>)
-      backward_set_ = working_set_of(limits, ranks, expert, dispatch_pass::backward);
+      if (limits.backward) backward_set_ = working_set_of(limits, ranks, expert, dispatch_pass::backward);
+    for (const working_set* set : {&plan_set_, &forward_set_, &backward_set_})
+      if (set->device_bytes() > space_->device_bytes() || set->pinned_bytes() > space_->pinned_bytes())
+        throw config_error("plateau: rank " + std::to_string(comm.rank()) +
+                           ": capped_all_to_all: a pass needs " + std::to_string(set->device_bytes()) +
+                           " device and " + std::to_string(set->pinned_bytes()) +
+                           " pinned bytes, but the workspace has " + std::to_string(space_->device_bytes()) +
+                           " and " + std::to_string(space_->pinned_bytes()) + ": reserve reserve_for(...)");
     const detail::dispatch::weight_layout layout(expert.weight_parts());
     engine_ = std::make_unique<engine_type>(backend, comm, limits, layout);
     lists_ = std::make_unique<detail::dispatch::expert_lists<weight_of<Expert>>>(
@@ -244,6 +264,9 @@ template <class Backend, class Communicator, class... Part> class capped_all_to_
     try {
       auto* lists = dynamic_cast<detail::dispatch::expert_lists<weight_of<Expert>>*>(lists_.get());
       const auto pass = Backward ? dispatch_pass::backward : dispatch_pass::forward;
+      if (Backward && !engine_->shape.backward)
+        throw config_error("plateau: rank " + std::to_string(comm.rank()) +
+                           ": dispatch backward: made with shape.backward = false: make one with it");
       const auto need = need_of(engine_->shape, comm.size(), expert, pass);
       check_expert_fits(lists != nullptr, need, set, expert, pass);
       detail::dispatch::check_arguments<Backward>(*engine_, p, a);

@@ -89,7 +89,7 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
       weights_.send_home(transfer(), m_->foreign_gradients, m_->home_gradient, a_->gradients);
       if (weights_.takes_part()) ++moved_;
     }
-    if (!apart() || waited_for_ < moved_) join(transfer(), *compute_);
+    if (!apart() || waited_for_ < moved_) wait_for(transfers_so_far());
     if (apart() && rounds > 0) add_up(rounds - 1);
     finish();
   }
@@ -141,6 +141,7 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
   void begin() {
     Backend& be = backend();
     stream& s = *compute_;
+    e_->stalls.restart(be, s);
     const route_index& index = m_->index;
     const auto order = index.order.sub(0, a_->ids.n);
     // The keys lie where the positions will.
@@ -366,20 +367,17 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
   void finish() {
     stream& s = *compute_;
     if constexpr (Backward) {
-      if (shape().ordered)
-        add_kept(tile<const float>{}, a_->drows);
-      else
-        backend().launch(s, rows{tokens_}, write_sums{}, in(sums()), out(a_->drows));
+      if (shape().ordered) return add_kept(tile<const float>{}, a_->drows);
+      backend().launch(s, rows{tokens_}, write_sums{}, in(sums()), out(a_->drows));
     } else {
-      if (shape().ordered)
-        add_kept(a_->gates, a_->out);
-      else
-        backend().launch(s, rows{tokens_}, add_sums{}, in(sums()), inout(a_->out));
+      if (shape().ordered) return add_kept(a_->gates, a_->out);
+      backend().launch(s, rows{tokens_}, add_sums{}, in(sums()), inout(a_->out));
     }
   }
 
   template <class T> void add_kept(tile<const float> gates, tile<T> to) {
     if constexpr (Backward) backend().launch(*compute_, rows{tokens_}, clear_row{}, out(to));
+    if (sent_ == 0) return; // nothing was kept, so that there is nothing to read
     backend().launch(*compute_, rows{tokens_}, combine_kept{top_k()}, in(a_->ids), in(gates), in(kept()),
                      inout(to));
   }

@@ -13,55 +13,18 @@
 #include <plateau/all_to_all/placement_plan.hpp>
 #include <plateau/all_to_all/round_plan.hpp>
 #include <plateau/all_to_all/segment_table.hpp>
+#include <plateau/all_to_all/stall_clock.hpp>
 #include <plateau/all_to_all/weight_moves.hpp>
 #include <plateau/config.hpp>
 #include <plateau/exchange.hpp>
 #include <plateau/view.hpp>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 namespace plateau::inline v0::detail::dispatch {
-
-// How long the caller's stream waits, by the host's clock, read in stream order. Off unless asked for.
-class stall_clock {
- public:
-  explicit stall_clock(bool on) : time_(on ? std::make_unique<times>() : nullptr) {}
-  void reset() {
-    if (time_) time_->waited = 0;
-  }
-  template <class Backend> void begin(Backend& be, typename Backend::stream& s) {
-    if (time_) be.host_task(s, take{time_.get(), false});
-  }
-  template <class Backend> void end(Backend& be, typename Backend::stream& s) {
-    if (time_) be.host_task(s, take{time_.get(), true});
-  }
-  double seconds() const { return time_ ? 1e-9 * static_cast<double>(time_->waited.load()) : 0; }
-
- private:
-  struct times {
-    std::atomic<std::int64_t> begun{0}, waited{0};
-  };
-  struct take {
-    times* t;
-    bool ends;
-    void operator()() const {
-      const std::int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                                   std::chrono::steady_clock::now().time_since_epoch())
-                                   .count();
-      if (ends)
-        t->waited += now - t->begun;
-      else
-        t->begun = now;
-    }
-  };
-  std::unique_ptr<times> time_;
-};
 
 // What a rank says beside its counts when a plan is made: what is wrong with its ids, if anything.
 inline constexpr std::size_t trouble_words = 3;
@@ -99,8 +62,10 @@ template <class Backend, class Communicator, class... Part> struct dispatch_engi
     for (int i = 0; i < shape.slots; ++i) in_flight.emplace_back(c.size(), most_segments(), most_groups());
     // Blocks of one side of a round, each in as many arrays as travel.
     const std::size_t blocks = std::max(segments, static_cast<std::size_t>(most_groups()) * ranks);
-    sends.reserve(blocks * (sizeof...(Part) + 2));
-    receives.reserve(blocks * (sizeof...(Part) + 2));
+    const std::size_t rows_both_ways = blocks * (sizeof...(Part) + 2);
+    const auto weights_of_all = static_cast<std::size_t>(most_pieces() * layout.parts());
+    sends.reserve(std::max(rows_both_ways, weights_of_all));
+    receives.reserve(std::max(rows_both_ways, weights_of_all));
   }
 
   index_t most_pieces() const { return comm->size() * shape.foreign_slots(comm->size()); }
@@ -175,7 +140,6 @@ template <class Backend, class Communicator, class... Part> struct dispatch_engi
     std::fill(send_caps.begin(), send_caps.end(), send);
     std::fill(receive_caps.begin(), receive_caps.end(), receive);
     statistics = {};
-    stalls.reset();
     statistics.send_cap_rows = send;
     statistics.receive_cap_rows = receive;
   }

@@ -45,6 +45,7 @@ template <std::size_t Parts> struct dispatch_shape {
   // any caps, placement and number of ranks as far as the expert gives them, for tokens x top_k rows of
   // memory instead of tokens x width in fp32.
   bool ordered = false;
+  bool backward = true; // whether run_backward will be called: the workspace must have room for it
   // Below so many rows in the average product statistics().advice() calls the cap too fine. The traffic of a
   // product's weights and their gradients then takes a good tenth of its time on an H200 (docs/dispatch.md).
   index_t fewest_group_rows = 1024;
@@ -84,7 +85,7 @@ template <std::size_t Parts> struct dispatch_shape {
   void add_to(digest& d) const {
     d.add(tokens).add(experts).add(top_k).add(result_elements()).add(send_cap_rows).add(receive_cap_rows);
     for (const index_t w : widths) d.add(w);
-    d.add(slots).add(most_rounds).add(rounds).add(order).add(ordered);
+    d.add(slots).add(most_rounds).add(rounds).add(order).add(ordered).add(backward);
     d.add(placement.policy).add(placement.foreign_experts).add(placement.least_piece_rows);
     d.add(placement.weight_move_rows).add(placement.capacity_millionths).add(placement.threshold_millionths);
   }
@@ -93,10 +94,16 @@ template <std::size_t Parts> struct dispatch_shape {
     std::string all = "tokens " + std::to_string(tokens) + ", experts " + std::to_string(experts) +
                       ", top_k " + std::to_string(top_k) + ", widths";
     for (const index_t w : widths) all += " " + std::to_string(w);
-    return all + ", result " + std::to_string(result_elements()) + ", send cap " +
-           std::to_string(send_cap_rows) + ", receive cap " + std::to_string(receive_cap_rows) + ", slots " +
-           std::to_string(slots) + ", most rounds " + std::to_string(most_rounds) + ", foreign experts " +
-           std::to_string(placement.foreign_experts);
+    const auto add = [&](const char* what, auto value) {
+      all += ", " + std::string(what) + " " + std::to_string(static_cast<index_t>(value));
+    };
+    add("result", result_elements()), add("send cap", send_cap_rows), add("receive cap", receive_cap_rows);
+    add("slots", slots), add("most rounds", most_rounds), add("rounds policy", rounds), add("order", order);
+    add("ordered", ordered), add("backward", backward), add("placement policy", placement.policy);
+    add("foreign experts", placement.foreign_experts), add("least piece", placement.least_piece_rows);
+    add("weight move", placement.weight_move_rows), add("capacity", placement.capacity_millionths);
+    add("threshold", placement.threshold_millionths);
+    return all;
   }
 
  private:

@@ -80,6 +80,13 @@ void count_routes(Engine& e, const Memory& m, Stream& s, view<const std::int32_t
   trouble[2] = route < 0 ? 0 : id;
 }
 
+// All that a plan can need, so that later ones in the same place allocate nothing; before the exchange, since
+// a rank that fails here must not leave the others with a plan.
+template <class Engine> void make_room(const Engine& e, dispatch_plan& plan) {
+  plan.rows.resize(static_cast<std::size_t>(e.comm->size() * e.shape.experts));
+  plan.pieces.reserve(static_cast<std::size_t>(e.most_pieces()));
+}
+
 // From the counts of all ranks to what all of them will do. What it throws, it throws on all ranks.
 template <class Engine> void plan_exchange(Engine& e, view<const std::int32_t> ids, dispatch_plan& into) {
   const int ranks = e.comm->size();
@@ -96,7 +103,6 @@ template <class Engine> void plan_exchange(Engine& e, view<const std::int32_t> i
   into.ranks = ranks;
   into.experts = e.shape.experts;
   into.tokens = ids.n / e.shape.top_k;
-  into.rows.resize(static_cast<std::size_t>(ranks) * experts);
   std::fill(e.expert_rows.begin(), e.expert_rows.end(), 0);
   for (int r = 0; r < ranks; ++r)
     for (std::size_t x = 0; x < experts; ++x) {
@@ -104,7 +110,6 @@ template <class Engine> void plan_exchange(Engine& e, view<const std::int32_t> i
       e.expert_rows[x] += of(r)[x];
     }
   const auto pieces = e.placement.make(e.expert_rows);
-  into.pieces.reserve(static_cast<std::size_t>(e.most_pieces())); // so that later plans allocate nothing
   into.pieces.assign(pieces.begin(), pieces.end());
   check_foreign(e, into);
 }
@@ -141,6 +146,18 @@ template <class Engine, class Fail> void check_plan(const Engine& e, const dispa
            std::to_string(sent) + " rows of " + (mine ? std::to_string(p.tokens) : std::string("its")) +
            " tokens: not one of this dispatch, of at most " + std::to_string(e.shape.tokens) +
            " tokens with " + std::to_string(k) + " routes each");
+  }
+  const expert_homes& homes = e.table.homes();
+  for (std::size_t i = 0; i < p.pieces.size(); ++i) {
+    const moved_piece& piece = p.pieces[i];
+    const bool there = piece.expert >= 0 && piece.expert < p.experts && piece.rank >= 0 &&
+                       piece.rank < p.ranks && piece.rows > 0 && piece.rank != homes.home(piece.expert);
+    const bool in_order = i == 0 || p.pieces[i - 1].expert < piece.expert ||
+                          (p.pieces[i - 1].expert == piece.expert && p.pieces[i - 1].rank < piece.rank);
+    if (!there || !in_order)
+      fail("a plan that moves " + std::to_string(piece.rows) + " rows of expert " +
+           std::to_string(piece.expert) + " to rank " + std::to_string(piece.rank) +
+           ": expected pieces in the order of experts and ranks, each once, away from home");
   }
   check_foreign(e, p);
 }

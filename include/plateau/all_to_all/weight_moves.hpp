@@ -24,19 +24,20 @@
 
 namespace plateau::inline v0::detail::dispatch {
 
-// The pieces of one expert's weights inside a slot of all its elements.
+// The parts of one expert's weights inside a slot, each at a multiple of 32 elements: products of parts that
+// lie as well as those at home take the same path.
 class weight_layout {
  public:
   explicit weight_layout(std::span<const matrix_extent> parts) : parts_(parts.begin(), parts.end()) {
     for (const matrix_extent& m : parts_) {
       first_.push_back(elements_);
-      elements_ += checked_elements(m, elements_);
+      elements_ += padded_elements(m, elements_);
     }
   }
-  // Of all parts. Unlike the constructor it allocates nothing.
+  // Of a slot. Unlike the constructor it allocates nothing.
   static index_t elements_of(std::span<const matrix_extent> parts) {
     index_t sum = 0;
-    for (const matrix_extent& m : parts) sum += checked_elements(m, sum);
+    for (const matrix_extent& m : parts) sum += padded_elements(m, sum);
     return sum;
   }
   index_t parts() const { return static_cast<index_t>(parts_.size()); }
@@ -51,12 +52,13 @@ class weight_layout {
   }
 
  private:
-  static index_t checked_elements(const matrix_extent& m, index_t before) {
+  static constexpr index_t step = 32;
+  static index_t padded_elements(const matrix_extent& m, index_t before) {
     if (m.rows < 0 || m.cols < 0 ||
-        (m.rows > 0 && m.cols > (std::numeric_limits<index_t>::max() - before) / m.rows))
+        (m.rows > 0 && m.cols > (std::numeric_limits<index_t>::max() - step - before) / m.rows))
       throw config_error("plateau: dispatch: a weight of " + std::to_string(m.rows) + " x " +
                          std::to_string(m.cols) + " elements cannot be");
-    return m.elements();
+    return (m.elements() + step - 1) / step * step;
   }
   std::vector<matrix_extent> parts_;
   std::vector<index_t> first_;

@@ -55,10 +55,11 @@ template <class Engine, class Weight> class weight_transfer {
       const weight_move* home = nullptr;
       for (const weight_move& m : e_->moves.all()) {
         if (m.wave != wave) continue;
-        if (m.helper == me()) e_->send(m.home, slots.sub(m.slot * layout.elements(), layout.elements()));
-        if (m.home != me()) continue;
-        e_->receive(m.helper, arriving);
-        home = &m;
+        if (m.home == me()) home = &m;
+        for (index_t p = 0; p < layout.parts(); ++p) {
+          if (m.helper == me()) e_->send(m.home, as_row(layout.in_slot(slots, m.slot, p)));
+          if (m.home == me()) e_->receive(m.helper, as_row(layout.in_slot(arriving, 0, p)));
+        }
       }
       e_->comm->exchange(transfer, e_->sends, e_->receives, "gradients to their homes");
       for (index_t p = 0; home != nullptr && p < layout.parts(); ++p)
