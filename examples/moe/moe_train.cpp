@@ -33,10 +33,11 @@
 namespace {
 
 // The unflattened peaks allocate and free large blocks in every step. Keeping them saves the page faults of
-// first touch.
+// first touch. But the largest go back to the system: freed on the heap, an aligned block fits no block of
+// its own size again when anything was put beside it, and the heap would grow by one in every step.
 void keep_freed_memory() {
 #if defined(__GLIBC__)
-  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_MMAP_THRESHOLD, 32 << 20); // as large as it may be
   mallopt(M_TRIM_THRESHOLD, -1);
   mallopt(M_ARENA_MAX, 1);
 #endif

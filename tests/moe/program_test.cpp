@@ -153,6 +153,34 @@ TEST_CASE("a run says what it did, and its JSON holds every field") {
   }
 }
 
+TEST_CASE("--flatten dispatch: what it did, and a promise that is kept to the byte") {
+  if (program_missing()) return;
+  const workplace at;
+  for (const char* flags : {"", " --dispatch-cap 16x8 --dispatch-slots 3 --foreign-experts 1 --dtype bf16",
+                            " --placement native --routing all-to-one --dry-run --hardware h200"}) {
+    CAPTURE(flags);
+    const ending end = at.train("--flatten dispatch --json " + at.file("results") + flags);
+    INFO(end.err);
+    REQUIRE(end.status == 0);
+    CHECK(has(end.out, "dispatch: capped at "));
+    CHECK(has(end.out, "promised"));
+    const json r = json::parse(read_file(at.file("results")));
+    CHECK(r.at("config").at("flatten") == "dispatch");
+    CHECK(r.at("dispatch").at("rounds").get<int>() >= r.at("dispatch").at("calls").get<int>());
+    int promises = 0;
+    for (const json& peak : r.at("peaks")) {
+      const bool of_dispatch = peak.at("tag") == "dispatch";
+      CHECK(peak.at("promised").is_null() != of_dispatch);
+      if (of_dispatch) CHECK(peak.at("promised") == peak.at("bytes"));
+      promises += of_dispatch ? 1 : 0;
+    }
+    CHECK(promises == 4); // of two ranks, on the device and pinned
+  }
+  const ending refused = at.train("--dispatch-cap 16");
+  CHECK(refused.status == 2);
+  CHECK(has(refused.err, "--dispatch-cap: expected only with --flatten dispatch"));
+}
+
 TEST_CASE("--json -: the results alone on standard output, what is for people on the other") {
   if (program_missing()) return;
   const workplace at;
