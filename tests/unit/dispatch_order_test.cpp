@@ -130,7 +130,7 @@ class parted_rank {
         gradients_(make<float>(local_ * width)), own_(make<float>(n_ * width)),
         stream_(backend.make_stream("main")), exchange_(backend, comm, shape_of(s.of), space_, expert_) {
     for (const auto* b : {&ids_, &more_}) write(*b);
-    for (const auto* b : {&rows_, &out_, &upstream_, &gates_, &weights_, &gradients_}) write(*b);
+    for (const auto* b : {&rows_, &out_, &upstream_, &gates_, &weights_, &gradients_, &own_}) write(*b);
     for (index_t e = 0; e < local_; ++e) {
       weight_tiles_.push_back(pl::as_matrix(weights_.all().sub(e * width, width), 1, width));
       gradient_tiles_.push_back(pl::as_matrix(gradients_.all().sub(e * width, width), 1, width));
@@ -147,7 +147,7 @@ class parted_rank {
     };
     if (!under_) return call();
     call([&](auto& s) {
-      backend_->launch(s, pl::elements{n_ * width}, take{}, pl::in(rows_.all()), pl::out(own_.all()));
+      backend_->launch(s, pl::elements{n_ * width}, take{}, pl::in(rows_.all()), pl::inout(own_.all()));
       backend_->launch(s, pl::elements{n_ * result_width}, take{}, pl::in(own_.all()), pl::inout(out_.all()));
     });
   }
