@@ -245,6 +245,30 @@ TEST_CASE("D10: tokens with fewer routes than k: nothing is read where none has 
       });
     }
 }
+TEST_CASE("D10: a rank whose routes all go nowhere reads nothing that was not written, ordered or not") {
+  for (const bool ordered : {false, true}) {
+    dispatch_case c = dispatch_of({30, 4, 25}, 6, 3, "spread");
+    c.expert_of = [spread = c.expert_of](int rank, index_t t, index_t j) {
+      return rank == 1 ? -1 : spread(rank, t, j);
+    };
+    c.shape.ordered = ordered;
+    support::check_dispatch<float>(c, threads);
+    pl::dry_options options;
+    options.scenario = [&](const pl::dry_fetch& fetch) { return support::answer_fetch(c, fetch); };
+    pl::dry_ranks ran;
+    support::without_data<>{options, &ran}.run(3, [&](pl::dry_communicator& comm, auto& backend) {
+      support::dispatch_rank<float, pl::dry_run<pl::host_backend>, pl::dry_communicator> rank(c, backend,
+                                                                                              comm);
+      pl::dispatch_plan p;
+      rank.plan(p);
+      rank.forward(p);
+      rank.backward(p);
+      backend.wait(backend.record(rank.stream()));
+    });
+    CHECK_FALSE(ran.cause.has_value());
+    for (const std::string& finding : ran.findings()) FAIL_CHECK(finding);
+  }
+}
 TEST_CASE("D12: bits do not change from run to run, nor with slots and stalls") {
   dispatch_case c = dispatch_of({40, 7, 33}, 6, 4, "hot rank");
   c.gate_scale = 0.1F; // so that every sum is rounded
