@@ -117,15 +117,12 @@ class dry_routing {
       for (index_t layer = 0; layer < config_.layers; ++layer) {
         std::vector<std::vector<std::int64_t>> all;
         for (int rank = 0; rank < grid_.ranks; ++rank) all.push_back(counts(rank, micro, layer));
+        const std::vector<std::uint64_t> whole = by_rounds_ ? groups_of(all) : std::vector<std::uint64_t>{};
         for (int rank = 0; rank < grid_.ranks; ++rank) {
           plateau::digest& d = own[static_cast<std::size_t>(rank)];
           for (const std::int64_t n : all[static_cast<std::size_t>(rank)]) d.add(n);
           const int place = grid_.expert_rank(rank), group = rank - place;
-          if (by_rounds_) {
-            d.add(place);
-            for (int source = group; source < group + grid_.expert_parallel; ++source)
-              for (const std::int64_t n : all[static_cast<std::size_t>(source)]) d.add(n);
-          }
+          if (by_rounds_) d.add(place).add(whole[static_cast<std::size_t>(group / grid_.expert_parallel)]);
           for (int source = group; source < group + grid_.expert_parallel; ++source) {
             plateau::digest pair;
             pair.add(exchanged_[at(rank, source - group)]);
@@ -146,6 +143,17 @@ class dry_routing {
     return keys;
   }
 
+  // A number for each expert group, of all rows that its ranks send: its rounds follow from them.
+  std::vector<std::uint64_t> groups_of(const std::vector<std::vector<std::int64_t>>& all) const {
+    std::vector<std::uint64_t> numbers;
+    for (int group = 0; group < grid_.ranks; group += grid_.expert_parallel) {
+      plateau::digest d;
+      for (int source = group; source < group + grid_.expert_parallel; ++source)
+        for (const std::int64_t n : all[static_cast<std::size_t>(source)]) d.add(n);
+      numbers.push_back(d.value());
+    }
+    return numbers;
+  }
   // Rows that the rank's tokens of a micro-batch send to each expert. (experts)
   std::vector<std::int64_t> counts(int rank, index_t micro, index_t layer) const {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(config_.experts));
