@@ -13,6 +13,7 @@
 #include <plateau/drain.hpp>
 #include <plateau/kernels.hpp>
 #include <plateau/resource.hpp>
+#include <plateau/ring/linear_cross_entropy.hpp>
 #include <plateau/vote.hpp>
 #include <plateau/working_set.hpp>
 #include <plateau/workspace.hpp>
@@ -34,6 +35,7 @@ template class pl::workspace<archetype_backend>;
 template class pl::drain<archetype_backend>;
 template class pl::buffer<float, archetype_backend::device_memory>;
 template class pl::buffer<pl::bfloat16, archetype_backend::host_memory>;
+template class pl::linear_cross_entropy<archetype_backend, archetype_communicator, pl::bfloat16>;
 
 TEST_CASE("memory and its loans") {
   archetype_backend backend;

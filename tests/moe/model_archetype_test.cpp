@@ -3,6 +3,7 @@
 // The closure table's proof: the whole training step compiles against an archetype that has the seam's
 // members and nothing more, and runs through it without touching device memory, whose addresses no host could
 // read.
+#include "flattened_dispatch.hpp"
 #include "trainer.hpp"
 
 #include <contract/archetype_backend.hpp>
@@ -17,10 +18,11 @@ using archetypes::archetype_communicator;
 template class moe::trainer<archetype_backend, archetype_communicator, float>;
 template class moe::trainer<archetype_backend, archetype_communicator, pl::bfloat16>;
 template class moe::trainer<archetype_backend, archetype_communicator, pl::half>;
+template class moe::trainer<archetype_backend, archetype_communicator, pl::bfloat16, moe::flattened_dispatch>;
 
 namespace {
 
-template <class T> void run_steps() {
+template <class T, class Peaks = moe::unflattened> void run_steps() {
   moe::corpus text;
   text.vocabulary = 64;
   for (int i = 0; i < 400; ++i) text.tokens.push_back(i * 7 % 64);
@@ -39,7 +41,8 @@ template <class T> void run_steps() {
   archetype_backend backend;
   archetype_communicator world(0, 1);
   {
-    moe::trainer<archetype_backend, archetype_communicator, T> trainer(backend, world, c, {1, 1}, settings);
+    moe::trainer<archetype_backend, archetype_communicator, T, Peaks> trainer(backend, world, c, {1, 1},
+                                                                              settings);
     trainer.initialise(1);
     const std::size_t before = backend.device().meter().current();
     trainer.run_step(sampler, 0);
@@ -57,3 +60,4 @@ TEST_CASE("a training step needs nothing of a backend but what the concept asks 
   run_steps<pl::bfloat16>();
   run_steps<pl::half>();
 }
+TEST_CASE("nor does one with the dispatch by rounds") { run_steps<pl::bfloat16, moe::flattened_dispatch>(); }
