@@ -24,7 +24,7 @@ part_table=(
   "backend      | quick |  90 | doctest       | cuda_backend_contract cuda_backend_check cuda_scratch_model_check cuda_extern_template_check | run_programs"
   "communicator | quick |  90 | doctest       | cuda_communicator_contract       | run_programs"
   "kernels      | quick |  90 | $moe_packages | $(programs_like 'kernels_*_check') | run_programs"
-  "dispatch     | quick |  90 | doctest       | cuda_dispatch_check cuda_nccl_dispatch_check | run_programs"
+  "dispatch     | quick |  90 | doctest       | cuda_dispatch_check cuda_nccl_dispatch_check | check_dispatch"
   "model        | quick |  90 | $moe_packages | cuda_model_check                 | run_programs"
   "training     | long  |  90 | $moe_packages | cuda_training_check              | run_programs"
   "losses       | quick | 120 | $moe_packages | moe_train                        | check_losses"
@@ -99,6 +99,24 @@ run_programs() {
     note "failed:$failed"
     return 1
   fi
+}
+
+# kernels_of <program>: how many kernels its .cu file has, for each architecture that it was compiled for.
+kernels_of() {
+  find "$gpu_check_build" -path "*/$1.dir/*" -name '*.ptxas' -exec cat {} + | grep -c 'Compiling entry function'
+}
+# compile_seconds_of <program>: of its .cu file, where Ninja has built it; nothing elsewhere.
+compile_seconds_of() {
+  awk -v target="/$1.dir/" 'index($4, target) && $4 ~ /\.cu\.o$/ { ms = $2 - $1 } END { if (ms) printf "%.0f", ms / 1000 }' \
+    "$gpu_check_build/.ninja_log" 2>/dev/null
+}
+# Its kernels are instantiated for each type of row that travels, so their number and the time that they take to compile
+# are told.
+check_dispatch() {
+  run_programs || return 1
+  local seconds
+  seconds="$(compile_seconds_of cuda_dispatch_check)"
+  note "$(kernels_of cuda_dispatch_check) kernels${seconds:+, compiled in $seconds s}"
 }
 
 # What needs NCCL is not built where CMake has found none.
