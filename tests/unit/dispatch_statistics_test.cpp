@@ -327,6 +327,7 @@ TEST_CASE("ranks with different plans end, all of them, by an error that names b
        native(dispatch_of(tokens, 6, 2, "balanced"))},
       {"another rank's expert", native(all_to(0)), native(all_to(5))},
       {"pieces that move", dispatch_of(tokens, 6, 2, "balanced"), dispatch_of(tokens, 6, 2, "all to one")},
+      {"another expert of the same home", native(all_to(2)), native(all_to(3))},
       {"no rows", dispatch_of(tokens, 6, 2, "spread"), dispatch_of(tokens, 6, 2, "nowhere")},
       {"rows where there are none", dispatch_of(tokens, 6, 2, "nowhere"),
        dispatch_of(tokens, 6, 2, "spread")}};
@@ -344,12 +345,4 @@ TEST_CASE("ranks with different plans end, all of them, by an error that names b
           CHECK((named("rank 0") || named("rank 2")));
         }
       }
-}
-// Of which expert a block's rows are does not travel: no rank can see that a plan took another one of the
-// same home. Nobody waits for anything, and nothing else is written.
-TEST_CASE("plans that differ in nothing that travels") {
-  for (const bool back : {false, true})
-    for (const bool other_ids : {false, true})
-      for (const auto& end : ends_of(native(all_to(2)), native(all_to(3)), back, other_ids))
-        CHECK_FALSE(end.has_value());
 }

@@ -118,7 +118,7 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
   }
   void exchange(const char* what) {
     if (!e_->sends.empty() || !e_->receives.empty()) ++moved_;
-    e_->comm->exchange(transfer(), e_->sends, e_->receives, what);
+    e_->exchange(what);
   }
   Backend& backend() { return *e_->backend; }
   void join(stream& from, stream& to) { backend().wait(to, backend().record(from)); }

@@ -79,6 +79,7 @@ template <class Backend, class Communicator, class... Part> struct dispatch_engi
   // Everything that follows from a plan, up to the first round.
   void build(const dispatch_plan& plan) {
     const int ranks = comm->size(), me = comm->rank();
+    first_exchange_name = detail::dispatch::first_exchange_name(plan);
     table.build(plan, me);
     moves.build(plan, table.homes());
     set_caps(shape.send_cap_rows, shape.receive_cap_rows);
@@ -103,6 +104,10 @@ template <class Backend, class Communicator, class... Part> struct dispatch_engi
   template <class T> void send(int peer, view<T> v) {
     sends.push_back(send_to(peer, v));
     if (peer != comm->rank()) statistics.wire_bytes += v.bytes();
+  }
+  void exchange(const char* what) {
+    comm->exchange(transfer, sends, receives, first_exchange_name != nullptr ? first_exchange_name : what);
+    first_exchange_name = nullptr;
   }
   template <class T> void receive(int peer, view<T> v) { receives.push_back(receive_from(peer, v)); }
 
@@ -130,6 +135,8 @@ template <class Backend, class Communicator, class... Part> struct dispatch_engi
       all_words; // what a plan's exchange carries, (words) and (ranks, words)
   std::vector<send_op> sends;
   std::vector<receive_op> receives;
+  int next_plan = 0;                         // its number
+  const char* first_exchange_name = nullptr; // of a call, until that exchange is made
   dispatch_statistics statistics;
   stall_clock stalls;
   // Last: it must have ended before what its work uses goes.

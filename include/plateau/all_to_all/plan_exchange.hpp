@@ -111,6 +111,8 @@ template <class Engine> void plan_exchange(Engine& e, view<const std::int32_t> i
     }
   const auto pieces = e.placement.make(e.expert_rows);
   into.pieces.assign(pieces.begin(), pieces.end());
+  into.number = e.next_plan;
+  e.next_plan = (e.next_plan + 1) % plan_numbers;
   check_foreign(e, into);
 }
 
