@@ -90,7 +90,7 @@ class bounded_placement {
   // more than one slot a rank where a rank is home to one expert.
   enum class fit : unsigned char { best, worst, whole };
 
-  template <class I> static std::size_t at(I i) { return static_cast<std::size_t>(i); }
+  template <class Index> static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
 
   // The best plan that needs at most most_moves_, from a target of the mean up to what has been reached.
   void search() {

@@ -235,18 +235,18 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
   }
   index_t stride() const { return shape().order == row_order::strided ? e_->rounds.rounds() : 1; }
 
-  template <std::size_t... I>
-  void gather_parts(const dispatch_round& now, const slot_type& s, std::index_sequence<I...>) {
+  template <std::size_t... Index>
+  void gather_parts(const dispatch_round& now, const slot_type& s, std::index_sequence<Index...>) {
     (backend().launch(mover(), rows{now.sent_rows}, gather_rows{top_k()}, in(routes_of(now, s)),
-                      in(std::get<I>(a_->rows)),
-                      out(as_matrix(std::get<I>(s.sent), now.sent_rows, shape().widths[I]))),
+                      in(std::get<Index>(a_->rows)),
+                      out(as_matrix(std::get<Index>(s.sent), now.sent_rows, shape().widths[Index]))),
      ...);
   }
 
   // f(from, to, width) for each array that travels out, in one order on all ranks.
   template <class F> void each_outward(const slot_type& s, F f) {
-    const auto parts = [&]<std::size_t... I>(std::index_sequence<I...>) {
-      (f(std::get<I>(s.sent), std::get<I>(s.received), shape().widths[I]), ...);
+    const auto parts = [&]<std::size_t... Index>(std::index_sequence<Index...>) {
+      (f(std::get<Index>(s.sent), std::get<Index>(s.received), shape().widths[Index]), ...);
     };
     parts(std::index_sequence_for<Part...>());
     if constexpr (Backward) {
@@ -304,16 +304,16 @@ template <class Backend, class Communicator, class Expert, bool Backward, class.
       }
     }
   }
-  template <std::size_t I> auto received_part(const slot_type& s, index_t n) const {
-    using type = std::tuple_element_t<I, std::tuple<Part...>>;
-    const tile<const type> part = as_matrix(std::get<I>(s.received), n, shape().widths[I]);
+  template <std::size_t Index> auto received_part(const slot_type& s, index_t n) const {
+    using type = std::tuple_element_t<Index, std::tuple<Part...>>;
+    const tile<const type> part = as_matrix(std::get<Index>(s.received), n, shape().widths[Index]);
     return part;
   }
-  template <std::size_t... I>
-  void call_expert(const dispatch_round& now, const slot_type& s, std::index_sequence<I...>) {
+  template <std::size_t... Index>
+  void call_expert(const dispatch_round& now, const slot_type& s, std::index_sequence<Index...>) {
     const index_t n = now.received_rows, w = shape().result_elements();
     const expert_groups<weight> groups{now.experts, now.offsets, lists_->weights, lists_->gradients};
-    const row_parts<Part...> parts(received_part<I>(s, n)...);
+    const row_parts<Part...> parts(received_part<Index>(s, n)...);
     if constexpr (Backward)
       expert_->backward(*compute_, groups, parts, view<const float>(s.gates.sub(0, n)),
                         tile<const result>(as_matrix(s.upstream, n, w)),

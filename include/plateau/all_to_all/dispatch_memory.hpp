@@ -141,9 +141,9 @@ template <class Backend, class Weight, class... Part> struct pass_memory {
   }
 
  private:
-  template <class Source, std::size_t... I>
+  template <class Source, std::size_t... Index>
   static slot make_slot(Source& from, const dispatch_shape<sizeof...(Part)>& shape, int ranks, bool backward,
-                        std::index_sequence<I...>) {
+                        std::index_sequence<Index...>) {
     const index_t out = shape.send_slot_rows(), in = shape.receive_slot_rows(ranks);
     const index_t width = shape.result_elements();
     slot s;
@@ -162,8 +162,9 @@ template <class Backend, class Weight, class... Part> struct pass_memory {
       else
         to = from.template device<type>("further parts to send", times(out, shape.widths[i]));
     };
-    (part(std::integral_constant<std::size_t, I>(), std::get<I>(s.sent)), ...);
-    ((std::get<I>(s.received) = from.template device<Part>("rows received", times(in, shape.widths[I]))),
+    (part(std::integral_constant<std::size_t, Index>(), std::get<Index>(s.sent)), ...);
+    ((std::get<Index>(s.received) =
+          from.template device<Part>("rows received", times(in, shape.widths[Index]))),
      ...);
     if (!backward) {
       s.results = from.template device<result>("results", times(in, width));

@@ -109,7 +109,7 @@ class placement_plan {
   static constexpr index_t most_millionths = 1'000'000'000'000;
   using ll = long long;
 
-  template <class I> static std::size_t at(I i) { return static_cast<std::size_t>(i); }
+  template <class Index> static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   template <class... T> void say(const char* format, T... values) {
     if constexpr (sizeof...(T) == 0)
       std::snprintf(reason_, sizeof reason_, "%s", format);

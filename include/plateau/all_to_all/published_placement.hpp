@@ -61,7 +61,7 @@ class published_placement {
   index_t duplicates() const { return duplicates_; }
 
  private:
-  template <class I> static std::size_t at(I i) { return static_cast<std::size_t>(i); }
+  template <class Index> static std::size_t at(Index i) { return static_cast<std::size_t>(i); }
   // What the rank has been given, and what it is home to and has not been decided on.
   index_t load(int rank) const { return taken_[at(rank)] + pending_[at(rank)]; }
 
