@@ -146,8 +146,8 @@ TEST_CASE("D12: the bits of the losses depend neither on caps, nor on slots, nor
       for (std::size_t r = 0; r < 4; ++r) CHECK(actual.accounts[r].loss_sum == expected.accounts[r].loss_sum);
       CHECK(actual.loss == expected.loss);
     }
-    // The uncapped dispatch adds in the order of a token's slots, and may fuse a product with its sum, so that
-    // last places differ where the processor can do that.
+    // The uncapped dispatch adds in the order of a token's slots, and may fuse a product with its sum, so
+    // that last places differ where the processor can do that.
     const auto uncapped = test::run_model<float>({4, 4, 1, &forced, false}, c.config, c.weights, c.tokens());
     CHECK(std::fabs(uncapped.loss - expected.loss) <= loss_bound * std::fabs(expected.loss));
     const auto everything = capped<float>({4, 4, 1, &forced, true, settings[2]}, c);
