@@ -302,7 +302,7 @@ TEST_CASE("the others end although the caller of the rank that failed goes on as
 }
 
 TEST_CASE("a plan that another dispatch has made is refused where it does not fit") {
-  dispatch_case large = busy({40, 30, 30}), few_ranks = busy({20, 9, 14});
+  dispatch_case large = busy({40, 30, 30});
   large.shape.placement.foreign_experts = 4;
   large.expert_of = [](int, index_t t, index_t j) { return static_cast<int>(4 + (t + j) % 2); };
   struct other {

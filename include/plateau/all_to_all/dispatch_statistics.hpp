@@ -22,7 +22,7 @@ struct dispatch_statistics {
   index_t all_rows = 0;                            // of all ranks
   int ranks = 0;
   index_t fewest_group_rows = 0; // as the shape has it, for advice
-  // How long the caller's stream waited for rows to arrive; only where the shape asks for it, complete when
+  // How long the caller's stream waited for transfers; only where the shape asks for it, complete when
   // the host has waited for the stream.
   double stall_seconds = 0;
 
