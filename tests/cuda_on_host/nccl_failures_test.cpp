@@ -27,6 +27,14 @@ TEST_CASE("P3: nccl: a rank throws between two operations, on the host or on a s
   const eight_devices settings;
   contract::one_rank_throws<fixture>();
 }
+TEST_CASE("P3: nccl: a rank throws while the watchdogs of others are about to begin what they prepared") {
+  const eight_devices settings;
+  auto& slow = cuda_stand_in::nccl::here().slow_answer_microseconds;
+  slow = 4000;
+  contract::one_rank_throws<fixture>();
+  slow = 0;
+  CHECK(stand_in::findings() == "");
+}
 TEST_CASE("nccl: a rank returns early") {
   const eight_devices settings;
   contract::one_rank_returns_early<fixture>();

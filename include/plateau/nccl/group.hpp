@@ -155,10 +155,17 @@ class group {
   }
 
   // The cause of the group's failure becomes `why`, unless there is one. Throws the cause. Host thread.
+  // Before it throws, this rank's communicators have ended: what NCCL was still preparing in the background
+  // would otherwise come into a stream that the caller destroys now, and move bytes of memory that it frees.
   [[noreturn]] void fail(failure why) {
     channel_->abort(std::move(why));
-    lock_type lock(record_->mutex());
-    record_->raise(lock, me_);
+    try {
+      lock_type lock(record_->mutex());
+      record_->raise(lock, me_);
+    } catch (...) {
+      handle::await_end(abort_all());
+      throw;
+    }
   }
   // The same for the exception being handled, in an operation of this rank.
   [[noreturn]] void fail_with_current(const char* what, std::uint64_t sequence) {
@@ -167,8 +174,9 @@ class group {
     fail(std::move(why));
   }
 
-  // Ends what is in flight, in a group that has failed. Any thread.
-  void abort_all() {
+  // Ends what is in flight, in a group that has failed, unless another thread is about it. Returns all that
+  // then end. Any thread.
+  std::vector<std::shared_ptr<handle>> abort_all() {
     std::vector<std::shared_ptr<handle>> all;
     {
       const lock_type lock(record_->mutex());
@@ -176,6 +184,7 @@ class group {
       all = handles_;
     }
     handle::abort(all);
+    return all;
   }
 
  private:

@@ -101,8 +101,14 @@ class handle {
   // kernels of the others, so all must be told first. A group of NCCL's does that too, but only from 2.22 on.
   static void abort(std::span<const std::shared_ptr<handle>> all) {
     std::vector<ncclComm_t> mine;
+    std::vector<handle*> closed;
+    closed.reserve(all.size());
+    mine.reserve(all.size());
     for (const auto& h : all)
-      if (h->comm_ != nullptr && h->abortable() && h->close()) mine.push_back(h->comm_);
+      if (h->comm_ != nullptr && h->abortable() && h->close()) {
+        mine.push_back(h->comm_);
+        closed.push_back(h.get());
+      }
     if (mine.empty()) return;
     int device = 0; // NCCL sets the thread's own again when it is done, which would open device 0
     cudart::forgive(cudaGetDevice(&device));
@@ -123,10 +129,22 @@ class handle {
     for (const ncclComm_t c : mine) static_cast<void>(ncclCommAbort(c));
     static_cast<void>(ncclGroupEnd());
     for (std::thread& t : threads) t.join();
+    for (handle* h : closed) h->end();
+  }
+  // Returns when those that abort() ends have ended, whichever thread does it.
+  static void await_end(std::span<const std::shared_ptr<handle>> all) {
+    for (const auto& h : all) {
+      if (h->comm_ == nullptr || !h->abortable()) continue;
+      std::unique_lock lock(h->mutex_);
+      h->idle_.wait(lock, [&] { return h->ended_; });
+    }
   }
   // The orderly end of one of ours in which nothing goes on any more (see world). Host thread.
   void destroy() {
-    if (whose_ == ownership::ours && close()) check(ncclCommDestroy(comm_), "ncclCommDestroy");
+    if (whose_ != ownership::ours || !close()) return;
+    const ncclResult_t result = ncclCommDestroy(comm_);
+    end();
+    check(result, "ncclCommDestroy");
   }
 
  private:
@@ -140,6 +158,11 @@ class handle {
   void leave() {
     const std::lock_guard lock(mutex_);
     inside_ = false;
+    idle_.notify_all();
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
     idle_.notify_all();
   }
   // True for the one that may end it.
@@ -161,6 +184,7 @@ class handle {
   std::condition_variable idle_;
   bool inside_ = false;
   bool closed_ = false;
+  bool ended_ = false; // NCCL has come back from its abort, or its destruction
 };
 
 } // namespace plateau::inline v0::nccl

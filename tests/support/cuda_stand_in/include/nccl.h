@@ -210,6 +210,7 @@ inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) 
   return call("ncclCommGetAsyncError", [&] {
     const visit v("ncclCommGetAsyncError", comm);
     if (!v) return ncclInvalidArgument;
+    answer_slowly();
     const lock_type lock(here().mutex);
     *error = progress(*comm);
     return ncclSuccess;

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -25,6 +26,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -88,6 +90,7 @@ struct state {
   std::map<std::array<char, 128>, std::shared_ptr<clique>> meeting; // by unique id, until all have come
   std::uint64_t ids = 0;
   unsigned polls_in_progress = 3; // how often a communicator says so after a call, at least
+  std::atomic<unsigned> slow_answer_microseconds{0}; // now and then it takes up to that long to say so
   std::string last_error;
   std::map<int, int> running_on; // groups in streams of a device, of all communicators
 };
@@ -160,6 +163,15 @@ class visit {
  private:
   ncclComm* comm_;
 };
+
+// A thread that asks how a communicator is may be held up before it gets the answer, and do the work then.
+inline void answer_slowly() {
+  static std::atomic<std::uint32_t> asked{0};
+  const std::uint32_t mixed = (asked.fetch_add(1) + 1) * 2654435761U;
+  const unsigned most = here().slow_answer_microseconds;
+  if (most != 0 && mixed >> 28 == 0)
+    std::this_thread::sleep_for(std::chrono::microseconds((mixed >> 12) % most));
+}
 
 // Whether what was begun goes on; moves it on. With the lock held.
 inline ncclResult_t progress(ncclComm& c) {
