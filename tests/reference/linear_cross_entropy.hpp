@@ -6,6 +6,7 @@
 
 #include "reference/tensor.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -24,6 +25,8 @@ struct linear_loss {
 
   struct result {
     vec losses, lses, log_probabilities, weights; // (tokens); weights: of those that count, 0 elsewhere
+    vec entropies;                                // (tokens)
+    std::vector<std::int64_t> argmaxes;           // (tokens): the lowest of equal ones
     double sum() const {
       double all = 0;
       for (const double l : losses) all += l;
@@ -69,6 +72,11 @@ struct linear_loss {
       const vec z = row(i);
       const double lse = lse_of(z);
       out.lses.push_back(lse);
+      double entropy = 0;
+      for (const double v : z)
+        if (std::exp(v - lse) > 0) entropy += std::exp(v - lse) * (lse - v);
+      out.entropies.push_back(entropy);
+      out.argmaxes.push_back(std::max_element(z.begin(), z.end()) - z.begin());
       if (!counts(i)) {
         for (vec* v : {&out.losses, &out.log_probabilities, &out.weights}) v->push_back(0);
         continue;

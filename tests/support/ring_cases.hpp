@@ -32,6 +32,7 @@ struct ring_case {
   bool wide_dx = false;
   bool counts_given = false;
   index_t spare = 0; // elements between rows of x, weights and gradients
+  index_t skew = 0;  // elements in front of every array, which moves it away from its alignment
   double denominator = 1;
   float upstream = 0.75F;
   std::uint64_t seed = 1;
@@ -101,6 +102,10 @@ template <class T> reference::linear_loss oracle_of(const ring_case& c, const ri
 // What the ranks give, one after the other.
 template <class T> struct ring_result {
   std::vector<float> losses, lses, logs, loss; // loss: of each rank
+  std::vector<float> entropies;                // if the shape has them, as what follows
+  std::vector<std::int64_t> argmaxes;
+  std::vector<unsigned char> correct;
+  std::vector<double> accuracy; // two of each rank
   std::vector<T> dx;
   std::vector<float> wide_dx, dweight, dbias;
   std::vector<pl::counters> work, world; // of each rank, of the last step
@@ -112,18 +117,19 @@ namespace detail {
 template <class Backend, bool has_data> struct ring_arrays {
   Backend& backend;
   typename Backend::stream& stream;
+  index_t skew = 0;
 
   template <class T> struct array {
     pl::device_buffer<T, Backend> memory;
-    index_t rows = 0, cols = 0, ld = 0;
+    index_t rows = 0, cols = 0, ld = 0, skew = 0;
 
-    pl::tile<T> all() const { return {rows == 0 ? nullptr : memory.data(), rows, cols, ld}; }
-    pl::view<T> list() const { return memory.first(rows); }
+    pl::tile<T> all() const { return {rows == 0 ? nullptr : memory.data() + skew, rows, cols, ld}; }
+    pl::view<T> list() const { return memory.all().sub(skew, rows); }
   };
   template <class T> array<T> make(index_t rows, index_t cols, index_t spare) {
-    const index_t n = rows == 0 ? 0 : rows * (cols + spare);
-    return {pl::device_buffer<T, Backend>(backend.device(), n, pl::tag::parameters), rows, cols,
-            cols + spare};
+    const index_t n = rows == 0 ? 0 : rows * (cols + spare), before = n == 0 ? 0 : skew;
+    return {pl::device_buffer<T, Backend>(backend.device(), before + n, pl::tag::parameters), rows, cols,
+            cols + spare, before};
   }
   template <class T, class From>
   array<T> filled(index_t rows, index_t cols, index_t spare, const std::vector<From>& from, index_t first) {
@@ -131,9 +137,10 @@ template <class Backend, bool has_data> struct ring_arrays {
     const pl::drain<Backend> before_it_goes(backend, stream); // if what comes next fails
     if constexpr (has_data) {
       const auto value_of = [&](index_t i) {
-        const index_t r = i / a.ld, c = i % a.ld;
-        return c < cols ? static_cast<T>(from[static_cast<std::size_t>((first + r) * cols + c)])
-                        : static_cast<T>(static_cast<float>(NAN));
+        const index_t r = (i - a.skew) / a.ld, c = (i - a.skew) % a.ld;
+        return i >= a.skew && c < cols
+                   ? static_cast<T>(from[static_cast<std::size_t>((first + r) * cols + c)])
+                   : static_cast<T>(static_cast<float>(NAN));
       };
       if (a.memory.size() != 0) to_device(backend, stream, a.memory.all(), value_of);
     } else {
@@ -152,7 +159,8 @@ template <class Backend, bool has_data> struct ring_arrays {
     if constexpr (has_data) {
       const auto all = from_device(backend, stream, a.memory.all());
       for (index_t r = 0; r < a.rows; ++r)
-        for (index_t c = 0; c < a.cols; ++c) out.push_back(all[static_cast<std::size_t>(r * a.ld + c)]);
+        for (index_t c = 0; c < a.cols; ++c)
+          out.push_back(all[static_cast<std::size_t>(a.skew + r * a.ld + c)]);
     }
     return out;
   }
@@ -196,7 +204,7 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
           std::accumulate(c.shards.begin(), c.shards.begin() + world.rank(), index_t{0});
       const bool of_x = !c.shape.frozen_inputs, of_w = !c.shape.frozen_weights;
       auto stream = backend.make_stream("main");
-      detail::ring_arrays<backend_type, Ranks::has_data> make{backend, stream};
+      detail::ring_arrays<backend_type, Ranks::has_data> make{backend, stream, c.skew};
       const auto x = make.template filled<T>(n, h, c.spare, values.x, first_token);
       const auto weight = make.template filled<T>(rows, h, c.spare, values.weight, first_row);
       const auto targets = make.template filled<Id>(n, 1, 0, values.targets, first_token);
@@ -210,6 +218,11 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
                                                         c.upstream_each ? first_token : 0);
       const auto loss = make.template zero<float>(1, 1, 0), losses = make.template zero<float>(n, 1, 0),
                  lses = make.template zero<float>(n, 1, 0), logs = make.template zero<float>(n, 1, 0);
+      const pl::cross_entropy_shape& wants = c.shape;
+      const auto entropies = make.template zero<float>(wants.entropy ? n : 0, 1, 0);
+      const auto argmaxes = make.template zero<std::int64_t>(wants.argmax ? n : 0, 1, 0);
+      const auto correct = make.template zero<unsigned char>(wants.argmax ? n : 0, 1, 0);
+      const auto accuracy = make.template zero<double>(wants.accuracy ? 2 : 0, 1, 0);
       const auto dx = make.template zero<T>(of_x && !c.wide_dx ? n : 0, h, c.spare);
       const auto wide_dx = make.template zero<float>(of_x && c.wide_dx ? n : 0, h, c.spare);
       const auto dweight = make.template zero<float>(of_w ? rows : 0, h, c.spare);
@@ -232,7 +245,8 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
       in.token_weights = weights.list();
       in.denominator = c.denominator;
       if (c.counts_given) in.tokens_of_rank = c.tokens;
-      typename loss_type::outputs want{loss.list(), losses.list(), lses.list(), logs.list()};
+      typename loss_type::outputs want{loss.list(),      losses.list(),   lses.list(),    logs.list(),
+                                       entropies.list(), argmaxes.list(), correct.list(), accuracy.list()};
       typename loss_type::gradients to{dx.all(), wide_dx.all(), dweight.all(), dbias.list()};
       pl::counters work, sent;
       for (int step = 0; step < c.steps; ++step) {
@@ -255,7 +269,10 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
           fewer.x = x.all().row_block(0, some);
           fewer.targets = targets.list().sub(0, some);
           if (in.token_weights.n != 0) fewer.token_weights = weights.list().sub(0, some);
-          op.forward(stream, fewer, saved.front(), {loss.list(), losses.list().sub(0, some)});
+          typename loss_type::outputs less{loss.list(), losses.list().sub(0, some)};
+          if (wants.argmax) less.argmaxes = argmaxes.list().sub(0, some);
+          less.accuracy = accuracy.list();
+          op.forward(stream, fewer, saved.front(), less);
           op.backward(stream, fewer, saved.front(), upstream.list().sub(0, c.upstream_each ? some : 1),
                       {dx.all().row_block(0, c.wide_dx ? 0 : some),
                        wide_dx.all().row_block(0, c.wide_dx ? some : 0), dweight.all(), dbias.list()});
@@ -289,6 +306,10 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
       result.losses = make.values(losses);
       result.lses = make.values(lses);
       result.logs = make.values(logs);
+      result.entropies = make.values(entropies);
+      result.argmaxes = make.values(argmaxes);
+      result.correct = make.values(correct);
+      result.accuracy = make.values(accuracy);
       result.dx = make.values(dx);
       result.wide_dx = make.values(wide_dx);
       result.dweight = make.values(dweight);
@@ -306,6 +327,10 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
     append(all.lses, r.lses);
     append(all.logs, r.logs);
     append(all.loss, r.loss);
+    append(all.entropies, r.entropies);
+    append(all.argmaxes, r.argmaxes);
+    append(all.correct, r.correct);
+    append(all.accuracy, r.accuracy);
     append(all.dx, r.dx);
     append(all.wide_dx, r.wide_dx);
     append(all.dweight, r.dweight);
@@ -319,7 +344,9 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
 
 template <class T> bool same_bits(const ring_result<T>& a, const ring_result<T>& b) {
   return same_bits(a.losses, b.losses) && same_bits(a.lses, b.lses) && same_bits(a.logs, b.logs) &&
-         same_bits(a.loss, b.loss) && same_bits(a.dx, b.dx) && same_bits(a.wide_dx, b.wide_dx) &&
+         same_bits(a.loss, b.loss) && same_bits(a.entropies, b.entropies) &&
+         same_bits(a.argmaxes, b.argmaxes) && same_bits(a.correct, b.correct) &&
+         same_bits(a.accuracy, b.accuracy) && same_bits(a.dx, b.dx) && same_bits(a.wide_dx, b.wide_dx) &&
          same_bits(a.dweight, b.dweight) && same_bits(a.dbias, b.dbias);
 }
 
@@ -348,6 +375,19 @@ template <class T> void check_ring(const ring_case& c, const ring_values<T>& v, 
   check_accurate(r.losses, seen.losses, 8);
   check_accurate(r.lses, seen.lses, 8);
   check_accurate(r.logs, seen.log_probabilities, 8);
+  if (c.shape.entropy) check_accurate(r.entropies, seen.entropies, 8);
+  if (c.shape.argmax) {
+    double right = 0, all = 0;
+    for (index_t i = 0; i < c.all_tokens(); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const bool hit = oracle.counts(i) && seen.argmaxes[at] == v.targets[at];
+      CHECK(r.argmaxes[at] == seen.argmaxes[at]);
+      CHECK((r.correct[at] != 0) == hit);
+      right += hit ? 1 : 0;
+      all += oracle.counts(i) ? 1 : 0;
+    }
+    for (std::size_t i = 0; i < r.accuracy.size(); ++i) CHECK(r.accuracy[i] == (i % 2 == 0 ? right : all));
+  }
   using pl::reduction;
   const reduction how = c.shape.options.reduction;
   const double divisor = how == reduction::mean          ? seen.weight()

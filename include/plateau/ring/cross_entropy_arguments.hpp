@@ -55,6 +55,11 @@ struct cross_entropy_outputs {
   view<float> losses{}; // (tokens), weighted; 0 for those that count as nothing
   view<float> lses{};   // (tokens): log of the sum of exponentials
   view<float> log_probabilities{}; // (tokens): of the target; 0 for those that count as nothing
+  // Of a shape that says so. A row whose lse is NaN has the entropy NaN and the argmax -1.
+  view<float> entropies{};       // (tokens), in nats, of the softmax of the logits
+  view<std::int64_t> argmaxes{}; // (tokens): the largest logit's id, the lowest of equal ones
+  view<unsigned char> correct{}; // (tokens): 1 where that is the target; 0 elsewhere, or if it does not count
+  view<double> accuracy{};       // (2): of all ranks, the tokens that are correct, and those that count
 };
 
 namespace detail {
@@ -80,7 +85,11 @@ struct cross_entropy_misfit {
                                      "the sums of saved",
                                      "the losses, one for each token or none,",
                                      "the lses, one for each token or none,",
-                                     "the log-probabilities, one for each token or none,"};
+                                     "the log-probabilities, one for each token or none,",
+                                     "the entropies, one for each token of a shape with entropy, or none,",
+                                     "the argmaxes, of a shape with argmax, also for the accuracy,",
+                                     "the correct, one for each token whose argmax is given, or none,",
+                                     "the accuracy, of a shape with it,"};
     return "plateau: rank " + std::to_string(rank) +
            ": linear_cross_entropy: " + names[static_cast<std::size_t>(number)] + " must be " +
            (number == 0 ? "at most " : "") + std::to_string(wanted) + ", got " + std::to_string(got);
@@ -90,7 +99,7 @@ struct cross_entropy_misfit {
 template <class T, class Id>
 cross_entropy_misfit find_misfit(const cross_entropy_shape& limits, index_t shard_rows,
                                  const cross_entropy_inputs<T, Id>& in, const cross_entropy_saved& keep,
-                                 const cross_entropy_outputs& want) {
+                                 const cross_entropy_outputs* want) {
   const index_t n = in.x.rows;
   cross_entropy_misfit f;
   const auto exactly = [&](int number, index_t got, index_t wanted) {
@@ -112,9 +121,18 @@ cross_entropy_misfit find_misfit(const cross_entropy_shape& limits, index_t shar
   none_or(7, in.token_weights.n, n);
   enough(8, keep.rows.n, n);
   enough(9, keep.sums.n, 2);
-  none_or(10, want.losses.n, n);
-  none_or(11, want.lses.n, n);
-  none_or(12, want.log_probabilities.n, n);
+  if (want != nullptr) {
+    none_or(10, want->losses.n, n);
+    none_or(11, want->lses.n, n);
+    none_or(12, want->log_probabilities.n, n);
+    none_or(13, want->entropies.n, limits.entropy ? n : 0);
+    if (limits.accuracy)
+      exactly(14, want->argmaxes.n, n);
+    else
+      none_or(14, want->argmaxes.n, limits.argmax ? n : 0);
+    none_or(15, want->correct.n, want->argmaxes.n);
+    exactly(16, want->accuracy.n, limits.accuracy ? 2 : 0);
+  }
   if (f.number < 0 && limits.options.reduction == reduction::denominator &&
       (!is_finite(in.denominator) || in.denominator == 0))
     f.number = cross_entropy_misfit::denominator;
@@ -132,7 +150,8 @@ void check_backward(int rank, const cross_entropy_shape& limits, index_t shard_r
   const auto refuse = [&](const std::string& what) {
     throw config_error("plateau: rank " + std::to_string(rank) + ": linear_cross_entropy backward: " + what);
   };
-  const cross_entropy_misfit f = find_misfit(limits, shard_rows, in, keep, {});
+  const cross_entropy_misfit f =
+      find_misfit(limits, shard_rows, in, keep, static_cast<const cross_entropy_outputs*>(nullptr));
   if (f.number >= 0) throw config_error(f.text(rank));
   if (saved_tokens != n)
     refuse("`saved` is not of a forward with " + std::to_string(n) + " tokens on this rank");

@@ -7,7 +7,9 @@
 
 #include <plateau/config.hpp>
 #include <plateau/math.hpp>
+#include <plateau/ring/cross_entropy_statistics.hpp>
 #include <plateau/ring/cross_entropy_terms.hpp>
+#include <plateau/ring/entropy_state.hpp>
 #include <plateau/scalar.hpp>
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
@@ -41,20 +43,52 @@ struct fold_logits {
                              view<const float> class_weights,  // (columns), or empty for 1
                              view<const std::int64_t> targets, // (tokens), -1 for none
                              view<token_state> states) const { // (tokens), updated
-    const index_t n = products.cols, at = targets[row] - first_column;
+    const token_state tile = state_of(team, row, products, bias, class_weights, targets[row]);
+    team.once([=] { states[row] = merge(states[row], tile); });
+  }
+
+  // The state of a row of the tile alone.
+  template <class Team, class Z>
+  PLATEAU_HD token_state state_of(Team& team, index_t row, tile<Z> products, view<const float> bias,
+                                  view<const float> class_weights, std::int64_t target) const {
+    const index_t n = products.cols, at = target - first_column;
     Z* z = products.row(row);
     detail::map_logits(team, z, n, map, bias);
     // A NaN is passed over by the maximum, and shows in the sum.
     const float largest = team.reduce(n, lowest<float>(), maximum{}, [=](index_t c) { return z[c]; });
-    token_state tile;
-    tile.m = largest;
-    tile.s = team.reduce(n, 0.0f, plus{}, [=](index_t c) { return exp(z[c] - largest); });
+    token_state out;
+    out.m = largest;
+    out.s = team.reduce(n, 0.0f, plus{}, [=](index_t c) { return exp(z[c] - largest); });
     if (sums)
-      tile.sum = class_weights.n == 0
-                     ? team.reduce(n, 0.0f, plus{}, [=](index_t c) { return z[c]; })
-                     : team.reduce(n, 0.0f, plus{}, [=](index_t c) { return class_weights[c] * z[c]; });
-    if (at >= 0 && at < n) tile.target = z[at];
-    team.once([=] { states[row] = merge(states[row], tile); });
+      out.sum = class_weights.n == 0
+                    ? team.reduce(n, 0.0f, plus{}, [=](index_t c) { return z[c]; })
+                    : team.reduce(n, 0.0f, plus{}, [=](index_t c) { return class_weights[c] * z[c]; });
+    if (at >= 0 && at < n) out.target = z[at];
+    return out;
+  }
+};
+
+// The same where an entropy or the largest logit's id is asked for too: what is not stays empty.
+struct fold_statistics {
+  fold_logits fold;
+
+  template <class Team, class Z>
+  PLATEAU_HD void operator()(Team& team, index_t row, tile<Z> products, view<const float> bias,
+                             view<const float> class_weights, view<const std::int64_t> targets,
+                             view<token_state> states,
+                             view<float> spreads,                // (tokens), updated: entropy_state's a
+                             view<std::int64_t> largest) const { // (tokens), updated: ids
+    const token_state tile = fold.state_of(team, row, products, bias, class_weights, targets[row]);
+    const index_t n = products.cols, first = fold.first_column;
+    const Z* z = products.row(row);
+    const float m = tile.m;
+    const float spread = spreads.n == 0 ? 0.0f : team.reduce(n, 0.0f, plus{}, [=](index_t c) {
+      return entropy_state::term(exp(z[c] - m), m, z[c]);
+    });
+    const std::int64_t id = largest.n == 0 ? no_id : team.reduce(n, no_id, lower_id{}, [=](index_t c) {
+      return z[c] == m ? first + c : no_id;
+    });
+    team.once([=] { merge_statistics{}.merge_into(row, tile, spread, id, states, spreads, largest); });
   }
 };
 

@@ -223,7 +223,7 @@ struct add_rows {
 // Over elements{tokens}: states += what other ranks have seen of them.
 struct merge_states {
   PLATEAU_HD void operator()(index_t i, view<const token_state> from, view<token_state> to) const {
-    to[i] = merge(from[i], to[i]);
+    to[i] = merge(to[i], from[i]);
   }
 };
 

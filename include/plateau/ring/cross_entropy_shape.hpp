@@ -35,6 +35,10 @@ struct cross_entropy_shape {
   bool bias = false;
   bool frozen_inputs = false;  // no gradient of x is wanted
   bool frozen_weights = false; // none of the weights and the bias
+  // What forward can be asked for beyond losses; each travels with a token that does.
+  bool entropy = false;
+  bool argmax = false;
+  bool accuracy = false; // needs argmax
   // Where weights rotate, the gradient of x is summed in fp32 in the caller's array; with this in one of the
   // operator's, and rounded once into the caller's, at 4 x tokens x hidden bytes.
   bool input_gradient_accumulator = false;
@@ -58,6 +62,7 @@ struct cross_entropy_shape {
     const auto number = [&](const char* what, float value, bool good, const char* range) {
       if (!good || !is_finite(value)) refuse(std::string(what) + " must be " + range, std::to_string(value));
     };
+    if (accuracy && !argmax) refuse("accuracy needs argmax too", "accuracy alone");
     number("smoothing", options.smoothing, options.smoothing >= 0 && options.smoothing <= 1, "in [0, 1]");
     number("z_loss", options.z_loss, options.z_loss >= 0, "at least 0");
     number("soft_cap", options.soft_cap, options.soft_cap >= 0, "at least 0 (0: none)");
@@ -70,7 +75,7 @@ struct cross_entropy_shape {
     d.add(tile.tokens).add(tile.vocabulary).add(hop_rows).add(rotate).add(bias).add(frozen_inputs);
     d.add(frozen_weights).add(input_gradient_accumulator).add(options.ignore_index).add(options.smoothing);
     d.add(options.z_loss).add(options.soft_cap).add(options.logit_scale).add(options.reduction);
-    return d.add(options.nan_when_empty);
+    return d.add(options.nan_when_empty).add(entropy).add(argmax).add(accuracy);
   }
   // What the digest is of, for the error that names both.
   std::string text(scalar_kind type, scalar_kind ids) const {
@@ -88,7 +93,8 @@ struct cross_entropy_shape {
            list("smoothing", options.smoothing) + list("z_loss", options.z_loss) +
            list("soft_cap", options.soft_cap) + list("logit_scale", options.logit_scale) + ", reduction " +
            reductions[static_cast<std::size_t>(options.reduction)] +
-           list("NaN when empty", options.nan_when_empty);
+           list("NaN when empty", options.nan_when_empty) + list("entropy", entropy) +
+           list("argmax", argmax) + list("accuracy", accuracy);
   }
 };
 
@@ -125,7 +131,10 @@ template <class Backend, class T> struct cross_entropy_plan {
   ring_row forward_payload() const {
     return activations ? ring_row{row_bytes(), sizeof(std::int64_t)} : ring_row{row_bytes(), bias_bytes()};
   }
-  ring_row forward_carry() const { return activations ? ring_row{sizeof(token_state), 0} : ring_row{}; }
+  ring_row forward_carry() const {
+    if (!activations) return {};
+    return {sizeof(token_state), shape.entropy ? sizeof(float) : 0, shape.argmax ? sizeof(std::int64_t) : 0};
+  }
   ring_row backward_payload() const {
     return activations ? ring_row{row_bytes(), sizeof(token_gradient)} : ring_row{row_bytes(), bias_bytes()};
   }
@@ -136,15 +145,15 @@ template <class Backend, class T> struct cross_entropy_plan {
   }
   ring_layout layout() const {
     const auto larger = [](const ring_row& a, const ring_row& b) {
-      return ring_row{std::max(a[0], b[0]), std::max(a[1], b[1])};
+      return ring_row{std::max(a[0], b[0]), std::max(a[1], b[1]), std::max(a[2], b[2])};
     };
-    ring_layout l{
-        hop_rows(),
-        {activations ? "moving activations" : "moving weights",
-         activations ? "moving targets" : "moving bias"},
-        {activations ? "moving states and gradients" : "moving weight gradients", "moving bias gradients"},
-        larger(forward_payload(), backward_payload()),
-        larger(forward_carry(), backward_carry())};
+    ring_layout l{hop_rows(),
+                  {activations ? "moving activations" : "moving weights",
+                   activations ? "moving targets" : "moving bias", ""},
+                  {activations ? "moving states and gradients" : "moving weight gradients",
+                   activations ? "moving entropies" : "moving bias gradients", "moving argmaxes"},
+                  larger(forward_payload(), backward_payload()),
+                  larger(forward_carry(), backward_carry())};
     if (ranks == 1) { // used where they are
       l.payload[0] = 0;
       if (!activations) l.payload[1] = 0;

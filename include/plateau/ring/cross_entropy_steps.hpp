@@ -14,6 +14,7 @@
 #include <plateau/ring/cross_entropy_kernels.hpp>
 #include <plateau/ring/cross_entropy_rows.hpp>
 #include <plateau/ring/cross_entropy_shape.hpp>
+#include <plateau/ring/cross_entropy_statistics.hpp>
 #include <plateau/ring/ring_reduce.hpp>
 #include <plateau/scratch.hpp>
 #include <plateau/team.hpp>
@@ -117,6 +118,8 @@ struct cross_entropy_forward : cross_entropy_step<Backend, T, Id> {
   using step = cross_entropy_step<Backend, T, Id>;
   using stream = typename Backend::stream;
 
+  const cross_entropy_outputs& want;
+
   void load(stream& s, const ring_step& own, const ring_block& to) {
     this->load_rows(s, own, to);
     if (this->plan.activations) this->load_targets(s, own.first, own.rows, to.as<std::int64_t>(1, own.rows));
@@ -127,7 +130,9 @@ struct cross_entropy_forward : cross_entropy_step<Backend, T, Id> {
     const ring_meeting<T> m = this->meeting(at, payload);
     const view<token_state> states =
         activations ? carry.as<token_state>(0, at.rows) : this->saved.rows.sub(0, m.x.rows);
-    if (activations) be.launch(s, elements{at.rows}, fill<token_state>{}, out(states));
+    const view<float> spreads = activations ? spreads_in(carry, at.rows) : want.entropies;
+    const view<std::int64_t> ids = activations ? ids_in(carry, at.rows) : want.argmaxes;
+    if (activations) begin(s, states, spreads, ids);
     const view<std::int64_t> of_tile{reinterpret_cast<std::int64_t*>(this->tile_tokens.p),
                                      this->tile_tokens.n};
     view<std::int64_t> targets;
@@ -138,21 +143,55 @@ struct cross_entropy_forward : cross_entropy_step<Backend, T, Id> {
           if (!activations) this->load_targets(s, i, n, targets);
         },
         [&](index_t i, index_t j, tile<float> products) {
+          const fold_logits fold{this->map(), m.first_column + j, this->terms.smoothing != 0};
+          const auto bias = in(this->bias_of(m, j, products.cols));
+          const auto classes = in(this->classes_of(m, j, products.cols));
+          const auto into = inout(states.sub(i, products.rows));
           this->with_logits(products, [&](auto tagged) {
-            be.launch(s, rows{products.rows},
-                      fold_logits{this->map(), m.first_column + j, this->terms.smoothing != 0}, tagged,
-                      in(this->bias_of(m, j, products.cols)), in(this->classes_of(m, j, products.cols)),
-                      in(targets), inout(states.sub(i, products.rows)));
+            if (spreads.n == 0 && ids.n == 0)
+              be.launch(s, rows{products.rows}, fold, tagged, bias, classes, in(targets), into);
+            else
+              be.launch(s, rows{products.rows}, fold_statistics{fold}, tagged, bias, classes, in(targets),
+                        into, inout(part(spreads, i, products.rows)), inout(part(ids, i, products.rows)));
           });
         });
   }
   void merge(stream& s, index_t n, const ring_block& arrived, const ring_block& carry) {
-    this->backend.launch(s, elements{n}, merge_states{}, in(arrived.as<token_state>(0, n)),
-                         inout(carry.as<token_state>(0, n)));
+    const auto from = in(arrived.as<token_state>(0, n));
+    const auto into = inout(carry.as<token_state>(0, n));
+    const view<float> spreads = spreads_in(carry, n);
+    const view<std::int64_t> ids = ids_in(carry, n);
+    if (spreads.n == 0 && ids.n == 0)
+      this->backend.launch(s, elements{n}, merge_states{}, from, into);
+    else
+      this->backend.launch(s, elements{n}, merge_statistics{}, from, in(spreads_in(arrived, n)),
+                           in(ids_in(arrived, n)), into, inout(spreads), inout(ids));
   }
   void finish(stream& s, const ring_step& own, const ring_block& carry) {
     this->backend.copy(s, in(carry.as<token_state>(0, own.rows)),
                        out(this->saved.rows.sub(own.first, own.rows)));
+    if (want.entropies.n != 0)
+      this->backend.copy(s, in(spreads_in(carry, own.rows)), out(want.entropies.sub(own.first, own.rows)));
+    if (want.argmaxes.n != 0)
+      this->backend.copy(s, in(ids_in(carry, own.rows)), out(want.argmaxes.sub(own.first, own.rows)));
+  }
+  // Sums over nothing.
+  void begin(stream& s, view<token_state> states, view<float> spreads, view<std::int64_t> ids) {
+    this->backend.launch(s, elements{states.n}, fill<token_state>{}, out(states));
+    if (spreads.n != 0) this->backend.launch(s, elements{spreads.n}, fill<float>{}, out(spreads));
+    if (ids.n != 0) this->backend.launch(s, elements{ids.n}, fill<std::int64_t>{no_id}, out(ids));
+  }
+
+ private:
+  // What travels with the states, where it was asked for.
+  view<float> spreads_in(const ring_block& carry, index_t n) const {
+    return this->plan.shape.entropy ? carry.as<float>(1, n) : view<float>{};
+  }
+  view<std::int64_t> ids_in(const ring_block& carry, index_t n) const {
+    return this->plan.shape.argmax ? carry.as<std::int64_t>(2, n) : view<std::int64_t>{};
+  }
+  template <class V> static view<V> part(view<V> v, index_t first, index_t n) {
+    return v.n == 0 ? v : v.sub(first, n);
   }
 };
 

@@ -22,6 +22,7 @@
 #include <plateau/kernels.hpp>
 #include <plateau/ring/cross_entropy_arguments.hpp>
 #include <plateau/ring/cross_entropy_shape.hpp>
+#include <plateau/ring/cross_entropy_statistics.hpp>
 #include <plateau/ring/cross_entropy_steps.hpp>
 #include <plateau/ring/ring_reduce.hpp>
 #include <plateau/scalar.hpp>
@@ -87,8 +88,8 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
               out(m.class_sum));
     const index_t n = in.x.rows;
     const view<token_state> states = keep.rows.sub(0, n);
-    if (!plan_.activations) be.launch(s, elements{n}, fill<token_state>{}, out(states));
-    detail::cross_entropy_forward<Backend, T, Id> work{step_of(in, keep, m)};
+    detail::cross_entropy_forward<Backend, T, Id> work{step_of(in, keep, m), want};
+    if (!plan_.activations) work.begin(s, states, want.entropies, want.argmaxes);
     rotate(s, keep, plan_.forward_payload(), plan_.forward_carry(), m.ring, work,
            "linear_cross_entropy forward");
 
@@ -97,13 +98,17 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
     be.launch(s, elements{wanted}, token_outputs{t}, plateau::in(in.targets), plateau::in(in.token_weights),
               plateau::in(in.class_weights), plateau::in(m.class_sum), plateau::in(states), out(want.losses),
               out(want.lses), out(want.log_probabilities));
-    be.launch(s, rows{token_sum_blocks},
-              sum_tokens{t, n / token_sum_blocks + (n % token_sum_blocks != 0 ? 1 : 0)},
-              plateau::in(in.targets), plateau::in(in.token_weights), plateau::in(in.class_weights),
-              plateau::in(m.class_sum), plateau::in(states), out(m.sums));
+    const index_t block_tokens = n / token_sum_blocks + (n % token_sum_blocks != 0 ? 1 : 0);
+    be.launch(s, rows{token_sum_blocks}, sum_tokens{t, block_tokens}, plateau::in(in.targets),
+              plateau::in(in.token_weights), plateau::in(in.class_weights), plateau::in(m.class_sum),
+              plateau::in(states), out(m.sums));
     be.launch(s, rows{1}, join_sums{}, plateau::in(m.sums), plateau::in(in.targets), out(keep.sums.sub(0, 2)),
               out(m.bad));
     report_bad_target(s, m);
+    if (want.entropies.n != 0 || want.argmaxes.n != 0)
+      be.launch(s, elements{n}, finish_statistics{t}, plateau::in(in.targets), plateau::in(in.token_weights),
+                plateau::in(states), inout(want.entropies), inout(want.argmaxes), out(want.correct));
+    if (plan_.shape.accuracy) count_correct(s, in, want, m, block_tokens);
     if (plan_.shape.options.reduction == reduction::none) return;
     all_reduce(be, *comm_, s, inout(keep.sums.sub(0, 2)), m.sum_scratch, plan_.sum_options,
                "linear_cross_entropy sums");
@@ -276,9 +281,21 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
                         plateau::in(m.bad_on_host));
   }
 
+  // The sums over blocks of tokens, and the first bad target, have been used, and serve again.
+  void count_correct(stream& s, const inputs& in, const outputs& want, const memory& m,
+                     index_t block_tokens) {
+    const view<double> counts = want.accuracy.sub(0, 2);
+    backend_->launch(s, rows{token_sum_blocks}, sum_correct{terms(), block_tokens}, plateau::in(in.targets),
+                     plateau::in(in.token_weights), plateau::in(want.argmaxes), out(m.sums));
+    backend_->launch(s, rows{1}, join_sums{}, plateau::in(m.sums), plateau::in(in.targets), out(counts),
+                     out(m.bad));
+    all_reduce(*backend_, *comm_, s, inout(counts), m.sum_scratch, plan_.sum_options,
+               "linear_cross_entropy accuracy");
+  }
+
   void count_tokens(const inputs& in, saved& keep, const outputs& want) {
     const int ranks = comm_->size(), me = comm_->rank();
-    const misfit f = detail::find_misfit(plan_.shape, shard_rows(), in, keep, want);
+    const misfit f = detail::find_misfit(plan_.shape, shard_rows(), in, keep, &want);
     keep.tokens.resize(static_cast<std::size_t>(ranks));
     if (in.tokens_of_rank.empty()) {
       const std::int64_t mine[] = {in.x.rows, f.number, f.got, f.wanted};

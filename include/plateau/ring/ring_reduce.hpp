@@ -27,10 +27,10 @@
 namespace plateau::inline v0 {
 
 // The arrays that a row consists of while it travels, in bytes for each row; 0: not there.
-inline constexpr std::size_t ring_parts = 2;
+inline constexpr std::size_t ring_parts = 3;
 using ring_row = std::array<std::size_t, ring_parts>;
 
-constexpr bool any_part(const ring_row& row) { return row[0] != 0 || row[1] != 0; }
+constexpr bool any_part(const ring_row& row) { return row[0] != 0 || row[1] != 0 || row[2] != 0; }
 
 // One sub-block: an array for each part.
 struct ring_block {
