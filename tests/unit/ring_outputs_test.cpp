@@ -53,10 +53,10 @@ TEST_CASE("entropy, argmax and accuracy on 1, 2, 3 and 8 ranks, uneven, some wit
       {{5, 24, 0}, {30, 0, 7}},
       {{0, 4, 1, 9, 2, 0, 7, 6}, {3, 0, 11, 1, 6, 9, 0, 7}}};
   for (const rotation r : both)
-    for (const auto& [tokens, shards] : deals)
+    for (const auto& deal : deals)
       for (const bool options : {false, true}) {
-        CAPTURE(tokens.size());
-        ring_case c = all_asked(case_of(tokens, shards, r));
+        CAPTURE(deal.first.size());
+        ring_case c = all_asked(case_of(deal.first, deal.second, r));
         if (options) {
           c.shape.bias = c.token_weights = c.class_weights = true;
           c.shape.options.soft_cap = 3;
