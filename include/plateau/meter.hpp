@@ -132,6 +132,14 @@ class meter {
   plateau::peak peak(tag t) const {
     return locked([&] { return tag_peaks_[slot(t)]; });
   }
+  // What is held of which limit, in words, for the error of a request that the machine refused.
+  std::string budget_text() const {
+    return locked([&] {
+      return std::to_string(total_) + " bytes of " + space_ + " memory are held, " +
+             (limit_ == std::numeric_limits<std::size_t>::max() ? std::string("without a limit")
+                                                                : "of a limit of " + std::to_string(limit_));
+    });
+  }
   // How often memory was allocated: in all, or for one tag. A part of a workspace that changes its tag counts
   // as none.
   std::uint64_t allocations() const {

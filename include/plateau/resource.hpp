@@ -68,6 +68,9 @@ template <class Upstream> class metered {
       void* p = upstream_.allocate(bytes, alignment, t);
       meter_.commit(t, bytes);
       return p;
+    } catch (const backend_error& e) {
+      meter_.withdraw(bytes);
+      throw backend_error(std::string(e.what()) + "; " + meter_.budget_text());
     } catch (...) {
       meter_.withdraw(bytes);
       throw;

@@ -14,6 +14,7 @@
 #include <plateau/kernels.hpp>
 #include <plateau/resource.hpp>
 #include <plateau/ring/linear_cross_entropy.hpp>
+#include <plateau/staging/staging_pipeline.hpp>
 #include <plateau/vote.hpp>
 #include <plateau/working_set.hpp>
 #include <plateau/workspace.hpp>
@@ -49,6 +50,28 @@ TEST_CASE("memory and its loans") {
     CHECK(backend.device().meter().current(pl::tag::dispatch) == set.device_bytes());
   }
   CHECK(backend.device().meter().current() == 0);
+}
+
+TEST_CASE("state that passes through slots") {
+  using pipeline = pl::staging_pipeline<archetype_backend, pl::staged<float, pl::flow::in>,
+                                        pl::staged<double, pl::flow::inout>, pl::staged<float, pl::flow::out>,
+                                        pl::staged<float, pl::flow::resident>>;
+  archetype_backend backend;
+  auto stream = backend.make_stream("main");
+  const pl::staging_shape shape{10, 2};
+  pl::pinned_buffer<float, archetype_backend> a(backend.pinned(), 25, pl::tag::other),
+      c(backend.pinned(), 25, pl::tag::other);
+  pl::pinned_buffer<double, archetype_backend> b(backend.pinned(), 25, pl::tag::other);
+  pl::device_buffer<float, archetype_backend> d(backend.device(), 25, pl::tag::other);
+  pl::workspace<archetype_backend> space(backend, pipeline::working_set_of(shape));
+  pipeline stage(backend, space, shape);
+  int calls = 0;
+  stage.run(stream, pl::bucket_plan::elementwise(25, 10), {a.all(), b.all(), c.all(), d.all()},
+            [&](auto& s, const pl::bucket&, auto, auto, auto to, auto) {
+              ++calls;
+              backend.launch(s, pl::elements{to.n}, pl::fill<float>{1}, pl::out(to));
+            });
+  CHECK(calls == 3);
 }
 
 TEST_CASE("sums over rows and over ranks, a vote, and a drain") {

@@ -197,7 +197,6 @@ template <class Backend, class... Field> class staging_pipeline {
       be.wait(in_, be.record(caller));
     else if (compute_)
       be.wait(compute, be.record(caller));
-    event last;
     for (index_t i = 0; i < plan.buckets(); ++i) {
       const bucket b = plan.at(i);
       const auto number = static_cast<std::size_t>(i % shape_.slots);
@@ -213,14 +212,14 @@ template <class Backend, class... Field> class staging_pipeline {
       if constexpr (any_out) {
         be.wait(out_, be.record(compute));
         (copy_out<I>(slot, whole, b), ...);
-        last = be.record(out_);
+        unused[number] = be.record(out_);
       } else {
-        last = be.record(compute);
+        unused[number] = be.record(compute);
       }
-      unused[number] = last;
       progress(b);
     }
-    if (any_out || compute_) be.wait(caller, last);
+    const auto last = static_cast<std::size_t>((plan.buckets() - 1) % shape_.slots);
+    if (any_out || compute_) be.wait(caller, unused[last]);
   }
   // Whoever catches may let the memory go that the copies use; and a bucket on its way out must arrive. A
   // failure of a stream itself is latched there and has come out already.
