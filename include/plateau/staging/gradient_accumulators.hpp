@@ -130,7 +130,8 @@ template <class Backend> class gradient_accumulators {
     const auto& home = parts_[static_cast<std::size_t>(part)].home;
     for (std::size_t i = 0; i < home.size(); ++i)
       if (home[i].n != 0) backend_->copy(out_, in(view<const float>(piece(part, i))), out(home[i]));
-    from.unused = p.left = last_out_ = backend_->record(out_);
+    from.unused = backend_->record(out_);
+    p.left = backend_->record(out_);
     from.unused_number = p.left_number = ++departures_;
     p.has_sums = true;
     p.in_use = false;
@@ -148,11 +149,11 @@ template <class Backend> class gradient_accumulators {
       if (std::exchange(waits, false)) backend_->wait(out_, backend_->record(s));
       for (const auto& home : parts_[n].home)
         if (home.n != 0) backend_->host_task(out_, detail::zeros{}, out(home));
-      state_[n].left = last_out_ = backend_->record(out_);
+      state_[n].left = backend_->record(out_);
       state_[n].left_number = ++departures_;
       state_[n].has_sums = true;
     }
-    backend_->wait(s, last_out_);
+    backend_->wait(s, backend_->record(out_));
   }
 
  private:
@@ -262,7 +263,6 @@ template <class Backend> class gradient_accumulators {
   std::vector<part_state> state_;
   std::vector<slot> slots_; // those that parts share, then one for each resident part
   int moving_, next_ = 0;
-  event last_out_;
   std::uint64_t departures_ = 0, arrived_ = 0; // ways out; the last that the way in has waited for
   std::uint64_t departures_before_ = 0;        // the step
   stream in_, out_;                            // last: they have ended before the memory goes

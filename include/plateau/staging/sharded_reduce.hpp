@@ -33,6 +33,7 @@
 #include <array>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace plateau::inline v0 {
@@ -96,12 +97,7 @@ template <class Backend, class Communicator> class sharded_reduce {
            view<float, host_space> gradients, Each&& each) {
     const auto me = comm_->rank();
     const auto part = [&](int r, index_t i) { return plan.piece(r, i, shape_.piece_elements); };
-    const auto load = [&](index_t i, const slot& m) {
-      for (int r = 0; r < comm_->size(); ++r) {
-        const element_range p = part(r, i);
-        if (r == me || activity.any_in(p.first, p.elements)) copy_in(gradients, p, m.place(r, p.elements));
-      }
-    };
+    const auto load = [&](index_t i, const slot& m) { copy_parts_in(activity, i, m, gradients, part); };
     const auto move = [&](index_t i, const slot& m) { exchange_parts(activity, i, m, part); };
     const auto finish = [&](index_t i, const slot& m) {
       const element_range own = part(me, i);
@@ -196,6 +192,35 @@ template <class Backend, class Communicator> class sharded_reduce {
     if (r.elements != 0) backend_->copy(*in_, in(from.sub(r.first, r.elements)), out(to));
   }
 
+  // A part for each rank that has something in it. Parts of one length at one distance are one copy: a copy
+  // takes time of its own beside its bytes, and there are as many as ranks.
+  template <class Part>
+  void copy_parts_in(const tensor_activity& activity, index_t i, const slot& m,
+                     view<const float, host_space> from, Part part) {
+    const int ranks = comm_->size();
+    const auto wanted = [&](int r) {
+      const element_range p = part(r, i);
+      return p.elements != 0 && (r == comm_->rank() || activity.any_in(p.first, p.elements));
+    };
+    for (int r = 0, next = 0; r < ranks; r = next) {
+      next = r + 1;
+      if (!wanted(r)) continue;
+      const element_range first = part(r, i);
+      const auto distance = [&](int to) { return part(to, i).first - part(to - 1, i).first; };
+      while (next < ranks && wanted(next) && part(next, i).elements == first.elements &&
+             distance(next) == distance(r + 1))
+        ++next;
+      if (next == r + 1) {
+        copy_in(from, first, m.place(r, first.elements));
+        continue;
+      }
+      const index_t n = first.elements;
+      backend_->copy(*in_,
+                     in(tile<const float, host_space>{from.p + first.first, next - r, n, distance(r + 1)}),
+                     out(tile<float>{m.place(r, n).p, next - r, n, m.piece_elements}));
+    }
+  }
+
   // To each rank its part, run by run; from each rank what it has of this one's.
   template <class Part>
   void exchange_parts(const tensor_activity& activity, index_t i, const slot& m, Part part) {
@@ -245,7 +270,7 @@ template <class Backend, class Communicator> class sharded_reduce {
     Backend& be = *backend_;
     const bool alone = comm_->size() == 1;
     std::array<event, sharded_shape::most_slots> unused{};
-    event last_out;
+    bool went_out = false;
     // What the caller and earlier calls have made of gradients and workspace is there before the first piece
     // comes in; the other streams wait for that one.
     be.wait(*in_, be.record(s));
@@ -254,24 +279,27 @@ template <class Backend, class Communicator> class sharded_reduce {
       const slot& m = memory.slots[number];
       if (i >= shape_.slots) be.wait(*in_, unused[number]);
       load(i, m);
-      event last = be.record(*in_);
-      if (!alone) {
-        be.wait(*transfer_, last);
-        move(i, m);
-        last = be.record(*transfer_);
-      }
-      be.wait(s, last);
-      const outgoing what = finish(i, m);
       if (alone) {
-        last = be.record(s);
-      } else if (what.range.elements != 0) {
-        be.wait(*out_, be.record(s));
-        be.copy(*out_, in(what.from), out(gradients.sub(what.range.first, what.range.elements)));
-        last = last_out = be.record(*out_);
+        be.wait(s, be.record(*in_));
+        finish(i, m);
+        unused[number] = be.record(s);
+        continue;
       }
-      unused[number] = last;
+      be.wait(*transfer_, be.record(*in_));
+      move(i, m);
+      event moved = be.record(*transfer_);
+      be.wait(s, moved);
+      const outgoing what = finish(i, m);
+      if (what.range.elements == 0) {
+        unused[number] = std::move(moved);
+        continue;
+      }
+      be.wait(*out_, be.record(s));
+      be.copy(*out_, in(what.from), out(gradients.sub(what.range.first, what.range.elements)));
+      unused[number] = be.record(*out_);
+      went_out = true;
     }
-    be.wait(s, last_out); // a default event counts as done
+    if (went_out) be.wait(s, be.record(*out_));
   }
 
   // The other ranks wait for this one: they end with its cause, whatever its caller does next. What has been
