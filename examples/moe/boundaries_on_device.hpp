@@ -10,6 +10,9 @@
 #include <plateau/resource.hpp>
 #include <plateau/tag.hpp>
 #include <plateau/view.hpp>
+#include <plateau/working_set.hpp>
+
+#include <optional>
 
 namespace moe {
 
@@ -17,6 +20,12 @@ template <class Backend, class T> class boundaries_on_device {
   using stream = typename Backend::stream;
 
  public:
+  // Nothing is promised: it grows with the layers and the tokens.
+  static std::optional<plateau::reservation> promised(const model_config&, const rank_grid&,
+                                                      const batch_limits&) {
+    return std::nullopt;
+  }
+
   // Boundary l is the input of layer l; the last is the output of the last layer.
   boundaries_on_device(Backend& backend, const model_config& c, const batch_limits& b)
       : hidden_(c.hidden), elements_(b.tokens() * c.hidden),

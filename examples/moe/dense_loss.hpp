@@ -20,6 +20,7 @@
 #include <plateau/workspace.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 namespace moe {
@@ -34,6 +35,11 @@ template <class Backend, class Communicator, class T> class dense_loss {
   static pl::working_set working_set(const model_config& c, const rank_grid&, const batch_limits& b) {
     return pl::working_set(pl::tag::vocabulary)
         .device<unsigned char>("scratch", static_cast<index_t>(scratch_bytes(c, b)));
+  }
+
+  // Nothing is promised: it grows with the tokens.
+  static std::optional<pl::reservation> promised(const model_config&, const rank_grid&, const batch_limits&) {
+    return std::nullopt;
   }
 
   // Dense logits need no other rank. `space` must have room for the working set whenever the loss is

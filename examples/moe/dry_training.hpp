@@ -94,12 +94,12 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   dry.check_order = o.check_order.value_or(true);
   dry.scenario = [&](const plateau::dry_fetch& fetch) { return routing.answer(fetch); };
 
-  const auto run_rank = [&](plateau::dry_communicator& world, auto peaks) {
+  const auto run_rank = [&](plateau::dry_communicator& world) {
     backend_type backend(world);
     if (o.memory_limit_bytes) backend.device().meter().limit(*o.memory_limit_bytes);
     set_phase(backend, "construction");
-    trainer<backend_type, plateau::dry_communicator, T, decltype(peaks)> train(backend, world, c, grid,
-                                                                               settings, &forced);
+    trainer<backend_type, plateau::dry_communicator, T, chosen_peaks> train(backend, world, c, grid, settings,
+                                                                            &forced);
     train.initialise(o.seed);
     if (!world.fold(routing.key(world.rank()))) return;
     backend.wait(backend.record(train.stream())); // what came before is not of the step
@@ -109,14 +109,11 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
     backend.recorder().mark("step ends");
     rank_peaks& mine = by_rank[static_cast<std::size_t>(world.rank())];
     detail::add_peaks(backend, world.rank(), mine);
-    detail::add_dispatch_promise(train.model().dispatch_promise(), mine);
+    detail::add_promises(train.promises(), mine);
     if (world.rank() == 0) result.dispatch = train.model().dispatched();
   };
-  const auto run_each = [&](plateau::dry_communicator& world) {
-    with_peaks_of(o.flatten, [&](auto peaks) { run_rank(world, peaks); });
-  };
   const plateau::dry_ranks ran =
-      plateau::run_dry(grid.ranks, run_each, dry, {.deadline = std::chrono::seconds{o.deadline_seconds}});
+      plateau::run_dry(grid.ranks, run_rank, dry, {.deadline = std::chrono::seconds{o.deadline_seconds}});
   if (ran.cause) ran.cause->raise();
   plateau::dry::timeline times =
       plateau::predict(ran, *job.machine, {o.perturb_seed, o.perturb, !o.trace.empty() || !o.svg.empty()});

@@ -12,6 +12,7 @@
 #include "layer.hpp"
 #include "layer_buffers.hpp"
 #include "parameters.hpp"
+#include "peak_promise.hpp"
 #include "routing.hpp"
 #include "unflattened.hpp"
 
@@ -97,11 +98,18 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   const routing_counts& routed(index_t layer) const {
     return dispatch_type::counts_of(plans_[static_cast<std::size_t>(layer)]);
   }
-  // What its dispatches have done so far, where the dispatch keeps count, and the most that they hold, where
-  // it makes a promise.
+  // What its dispatches have done so far, where the dispatch keeps count.
   std::optional<dispatch_summary> dispatched() const { return dispatch_.summary(); }
-  std::optional<pl::reservation> dispatch_promise() const {
-    return dispatch_type::promised(config_, grid_, limits_);
+  // The most that its peaks hold, those that promise something.
+  std::vector<peak_promise> promises() const {
+    std::vector<peak_promise> out;
+    const auto add = [&](pl::tag t, const std::optional<pl::reservation>& most) {
+      if (most) out.push_back({t, *most});
+    };
+    add(pl::tag::dispatch, dispatch_type::promised(config_, grid_, limits_));
+    add(pl::tag::vocabulary, loss_type::promised(config_, grid_, limits_));
+    add(pl::tag::checkpoint, boundaries_type::promised(config_, grid_, limits_));
+    return out;
   }
   // (2) on the device: sums since begin_step over the rank's micro-batches of the tokens' losses, and of the
   // balance loss (that of the whole group, weighted with the micro-batch's share of the step).

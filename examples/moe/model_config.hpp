@@ -22,6 +22,12 @@ struct attention_tile_size {
   index_t keys = 128;
 };
 
+// Which of the four peaks are flattened by Plateau's collectives; none of them is the baseline that everyone
+// has.
+struct flatten_set {
+  bool dispatch = false, vocabulary = false, checkpoint = false, optimizer = false;
+};
+
 // Which ranks compute an expert's rows: the one that has its weights, or whoever has fewest rows, as Plateau
 // bounds it or as it was published.
 enum class expert_placement : unsigned char { native, least_loaded, published };
@@ -50,6 +56,7 @@ struct model_config {
   bool tied = false;        // the output projection is the embedding
   float balance_weight = 0; // of the load-balancing loss
   attention_tile_size attention{};
+  flatten_set flatten{}; // for peaks that are chosen at run time (chosen_peaks.hpp)
   dispatch_settings dispatch{};
 
   index_t head_size() const { return hidden / heads; }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/optimizer.hpp"
+#include "model_config.hpp"
 #include "parameters.hpp"
 
 #include <plateau/access.hpp>
@@ -15,9 +16,11 @@
 #include <plateau/kernels.hpp>
 #include <plateau/resource.hpp>
 #include <plateau/team.hpp>
+#include <plateau/working_set.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
@@ -39,6 +42,11 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
  public:
   using weights_type = tensor_set<Backend, T>;
   using gradients_type = resident_gradients<Backend>;
+
+  // Nothing is promised: it grows with the parameters.
+  static std::optional<pl::reservation> promised(const model_config&, const rank_grid&) {
+    return std::nullopt;
+  }
 
   // `world`: all ranks; `group`: the expert group; `replicas`: the ranks that hold the same experts. All must
   // outlive it.

@@ -60,12 +60,6 @@ constexpr std::string_view name_of(expert_placement placement) {
   return names[static_cast<std::size_t>(placement)];
 }
 
-// Which of the four peaks are flattened by Plateau's collectives; none of them is the baseline that everyone
-// has.
-struct flatten_set {
-  bool dispatch = false, vocabulary = false, checkpoint = false, optimizer = false;
-};
-
 struct flatten_row {
   std::string_view name;
   bool flatten_set::*member;

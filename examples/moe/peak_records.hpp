@@ -3,15 +3,14 @@
 // The meters of a rank's memory as records of a run's result.
 #pragma once
 
+#include "peak_promise.hpp"
 #include "run_result.hpp"
 
 #include <plateau/meter.hpp>
 #include <plateau/tag.hpp>
-#include <plateau/working_set.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <vector>
 
 namespace moe {
@@ -63,12 +62,12 @@ template <class Backend> void add_evaluation_peak(Backend& backend, int rank, ra
       to.evaluation.push_back(record_of(rank, "total", "device", now));
 }
 
-// What was promised of the dispatch, where it is one that promises.
-inline void add_dispatch_promise(const std::optional<plateau::reservation>& promise, rank_peaks& to) {
-  if (!promise) return;
-  for (peak_record& each : to.peaks)
-    if (each.tag == plateau::name_of(plateau::tag::dispatch))
-      each.promised = each.space == "device" ? promise->device_bytes : promise->pinned_bytes;
+// What was promised of the peaks that are flattened.
+inline void add_promises(const std::vector<peak_promise>& promises, rank_peaks& to) {
+  for (const peak_promise& promise : promises)
+    for (peak_record& each : to.peaks)
+      if (each.tag == plateau::name_of(promise.of))
+        each.promised = each.space == "device" ? promise.most.device_bytes : promise.most.pinned_bytes;
 }
 
 } // namespace detail

@@ -4,7 +4,7 @@
 // gives rank 0 what the result needs.
 #pragma once
 
-#include "flattened_dispatch.hpp"
+#include "chosen_peaks.hpp"
 #include "gather.hpp"
 #include "narrator.hpp"
 #include "peak_records.hpp"
@@ -61,15 +61,6 @@ struct shared_run {
   }
 };
 
-// Calls f with the bundle that deals with the peaks as was asked for. Each one compiles the trainer anew, but
-// not what the bundles have in common.
-template <class F> void with_peaks_of(const flatten_set& flatten, F f) {
-  if (flatten.dispatch)
-    f(flattened_dispatch{});
-  else
-    f(unflattened{});
-}
-
 namespace detail {
 
 // The rows of this rank's own tokens in a step.
@@ -83,7 +74,7 @@ inline void add_routes(routing_recorder& to, std::int64_t step, int rank, const 
 
 // What was trained is saved before the evaluation, and must not be lost when that fails. Fills in `result` on
 // rank 0 only.
-template <class Peaks, class T, class Backend, class Communicator>
+template <class T, class Backend, class Communicator>
 void train_and_evaluate(const shared_run& run, Backend& backend, Communicator& world, rank_share& share,
                         run_result& result) {
   const training_job& job = run.job;
@@ -92,7 +83,7 @@ void train_and_evaluate(const shared_run& run, Backend& backend, Communicator& w
   if (o.memory_limit_bytes) backend.device().meter().limit(*o.memory_limit_bytes);
   const auto phase = [&](const char* name) { set_phase(backend, name); };
   phase("construction");
-  using trainer_type = trainer<Backend, Communicator, T, Peaks>;
+  using trainer_type = trainer<Backend, Communicator, T, chosen_peaks>;
   trainer_type train(backend, world, run.model, run.grid, settings_of(o),
                      run.forced ? &*run.forced : nullptr);
   std::optional<state_mover<trainer_type>> mover;
@@ -127,7 +118,7 @@ void train_and_evaluate(const shared_run& run, Backend& backend, Communicator& w
     plateau::close_step(backend, world, train.stream());
   }
   add_peaks(backend, rank, share.peaks); // of training, as a dry run predicts them
-  add_dispatch_promise(train.model().dispatch_promise(), share.peaks);
+  add_promises(train.promises(), share.peaks);
   result.dispatch = train.model().dispatched();
   phase("evaluation");
   const double held_out = train.held_out_loss(run.sampler);
@@ -162,9 +153,7 @@ std::optional<run_result> train_rank(const shared_run& run,
   {
     backend_type backend(recorder ? &*recorder : nullptr, arguments...);
     communicator_type world(plain, backend);
-    with_peaks_of(o.flatten, [&](auto peaks) {
-      detail::train_and_evaluate<decltype(peaks), T>(run, backend, world, share, result);
-    });
+    detail::train_and_evaluate<T>(run, backend, world, share, result);
   }
   if (recorder) share.trace = plateau::trace_recorder::merge("", {&*recorder});
   const auto shares = gather_words(plain, share.words(), "results");

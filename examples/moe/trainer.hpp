@@ -7,6 +7,7 @@
 #include "batch_dealing.hpp"
 #include "expert_watch.hpp"
 #include "model.hpp"
+#include "peak_promise.hpp"
 #include "token_sampler.hpp"
 #include "unflattened.hpp"
 
@@ -21,6 +22,8 @@
 #include <cstdint>
 #include <numbers>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace moe {
@@ -103,6 +106,13 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   Backend& backend() { return *backend_; }
   Communicator& world() { return *world_; }
   const rank_grid& grid() const { return grid_; }
+  // The most that the flattened peaks hold.
+  std::vector<peak_promise> promises() const {
+    std::vector<peak_promise> out = model_->promises();
+    if (const auto most = optimizer_type::promised(model_->config(), grid_))
+      out.push_back({pl::tag::optimizer, *most});
+    return out;
+  }
 
   // Random weights, the same for every number of ranks; zero moments.
   void initialise(std::uint64_t seed) {
@@ -184,6 +194,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     d.add(pl::share_code(s.shares));
     d.add(c.tied).add(bits(c.balance_weight)).add(c.attention.queries).add(c.attention.keys);
     d.add(g.ranks).add(g.expert_parallel);
+    d.add(c.flatten.dispatch).add(c.flatten.vocabulary).add(c.flatten.checkpoint).add(c.flatten.optimizer);
     d.add(c.dispatch.send_cap_rows).add(c.dispatch.receive_cap_rows).add(c.dispatch.slots);
     d.add(c.dispatch.placement).add(c.dispatch.foreign_experts);
     d.add(s.context).add(s.batch).add(s.accumulate).add(s.steps).add(s.warmup).add(bits(s.learning_rate));
@@ -204,6 +215,12 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     add("top-k", c.top_k);
     add("intermediate", c.intermediate);
     add("vocabulary", c.vocabulary);
+    text += ", flattened:";
+    for (const auto& [name, is] : {std::pair{" dispatch", c.flatten.dispatch},
+                                   {" vocabulary", c.flatten.vocabulary},
+                                   {" checkpoint", c.flatten.checkpoint},
+                                   {" optimizer", c.flatten.optimizer}})
+      if (is) text += name;
     add("ranks", g.ranks);
     add("expert-parallel", g.expert_parallel);
     add("context", s.context);

@@ -2,7 +2,8 @@
 //
 // The four peaks as everyone has them, in one place. The model and the trainer are templates over such a
 // bundle: to flatten a peak, write another bundle that names another class for it; nothing else changes. What
-// each class must offer is what the class here offers.
+// each class must offer is what the class here offers. The program takes the bundle whose classes look at the
+// configuration (chosen_peaks.hpp).
 #pragma once
 
 #include "boundaries_on_device.hpp"

@@ -17,12 +17,13 @@ namespace pl = plateau;
 namespace {
 
 // Two steps of four ranks in two expert groups, with all parts of the model.
-test::forced_case small_case() {
+test::forced_case small_case(const moe::flatten_set& flatten = {}) {
   test::forced_case c;
   c.scenario = "hot:0.75,1+ragged";
   c.of = test::tiny_case({4, 2});
   c.of.config.experts = 4;
   c.of.config.balance_weight = 0.1F;
+  c.of.config.flatten = flatten;
   c.of.config.dispatch = {6, 6, 2, moe::expert_placement::least_loaded, 1}; // where it goes by rounds
   c.of.settings.context = 5;
   c.of.settings.accumulate = 2;
@@ -39,10 +40,10 @@ struct outcome {
   std::vector<std::size_t> left; // bytes that each rank held at its end
 };
 
-template <class Peaks> outcome two_steps(const test::forced_case& c, pl::dry_options faults) {
+outcome two_steps(const test::forced_case& c, pl::dry_options faults) {
   static const moe::corpus text = test::random_text(13, 300, 1);
   const moe::token_sampler sampler(text, c.of.settings.context, 1);
-  const moe::dry_routing routing = test::routing_of<Peaks>(c);
+  const moe::dry_routing routing = test::routing_of(c);
   faults.scenario = [&](const pl::dry_fetch& fetch) { return routing.answer(fetch); };
   outcome out;
   out.left.resize(static_cast<std::size_t>(c.of.grid.ranks));
@@ -53,7 +54,7 @@ template <class Peaks> outcome two_steps(const test::forced_case& c, pl::dry_opt
           backend.device().meter().current() + backend.pinned().meter().current();
     };
     try {
-      test::trainer_of<float, pl::dry_run<pl::host_backend>, pl::dry_communicator, Peaks> train(
+      test::trainer_of<float, pl::dry_run<pl::host_backend>, pl::dry_communicator, moe::chosen_peaks> train(
           backend, world, c.of.config, c.of.grid, c.of.settings, c.of.forced);
       train.initialise(1);
       for (int step = 0; step < 2; ++step) {
@@ -80,9 +81,9 @@ struct waits_left_out {
   std::uint64_t all = 0;
 };
 
-template <class Peaks> waits_left_out leave_out_each_wait(const test::forced_case& c) {
+waits_left_out leave_out_each_wait(const test::forced_case& c) {
   waits_left_out out;
-  const outcome whole = two_steps<Peaks>(c, {});
+  const outcome whole = two_steps(c, {});
   REQUIRE_FALSE(whole.ran.cause.has_value());
   for (const std::string& each : whole.ran.findings()) FAIL_CHECK(each);
   out.all = whole.ran.recorders[1]->waits();
@@ -91,7 +92,7 @@ template <class Peaks> waits_left_out leave_out_each_wait(const test::forced_cas
     pl::dry_options options;
     options.drop_wait = k;
     options.only_rank = 1;
-    const outcome with = two_steps<Peaks>(c, options);
+    const outcome with = two_steps(c, options);
     REQUIRE_FALSE(with.ran.cause.has_value());
     for (const std::size_t other : {0, 2, 3}) CHECK(with.ran.recorders[other]->found() == 0);
     REQUIRE(with.ran.recorders[1]->dropped().has_value());
@@ -112,7 +113,7 @@ template <class Peaks> waits_left_out leave_out_each_wait(const test::forced_cas
 } // namespace
 
 TEST_CASE("F2, F3: every wait of the model that matters is missed where it is left out") {
-  const auto out = leave_out_each_wait<moe::unflattened>(small_case());
+  const auto out = leave_out_each_wait(small_case());
   for (std::size_t i = 0; i < out.findings.size(); ++i) {
     CAPTURE(out.findings[i]);
     // A fetch reads what a copy may still write; what a drain has guarded goes while somebody may use it.
@@ -131,7 +132,7 @@ TEST_CASE("F2, F3: every wait of the model that matters is missed where it is le
 }
 
 TEST_CASE("F2, F3: so is every wait of the dispatch by rounds") {
-  const auto out = leave_out_each_wait<moe::flattened_dispatch>(small_case());
+  const auto out = leave_out_each_wait(small_case({.dispatch = true}));
   CHECK(out.missed.at("plan_exchange.hpp") == 8); // a fetch of counts in each layer's forward
   CHECK(out.missed.at("drain.hpp") == 4);         // of the loss
   CHECK(out.missed.at("trainer.hpp") == 2);
@@ -140,11 +141,13 @@ TEST_CASE("F2, F3: so is every wait of the dispatch by rounds") {
   CHECK(out.spared == by_file{{"trainer.hpp", 2}, {"close_step.hpp", 2}});
 }
 
-TEST_CASE_TEMPLATE(
-    "F2, P3: an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks",
-    Peaks, moe::unflattened, moe::flattened_dispatch) {
-  const test::forced_case c = small_case();
-  const outcome whole = two_steps<Peaks>(c, {});
+TEST_CASE(
+    "F2, P3: an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks") {
+  moe::flatten_set flatten;
+  SUBCASE("as everyone has it") {}
+  SUBCASE("with the dispatch by rounds") { flatten.dispatch = true; }
+  const test::forced_case c = small_case(flatten);
+  const outcome whole = two_steps(c, {});
   const int failed = 2;
   const std::uint64_t operations = whole.ran.recorders[2]->operations();
   REQUIRE(operations > 400);
@@ -153,7 +156,7 @@ TEST_CASE_TEMPLATE(
     pl::dry_options options;
     options.throw_at = k;
     options.only_rank = failed;
-    const outcome with = two_steps<Peaks>(c, options);
+    const outcome with = two_steps(c, options);
     REQUIRE(with.ran.cause.has_value());
     const std::string text = "operation " + std::to_string(k) + " fails, as the dry run was told";
     for (std::size_t rank = 0; rank < 4; ++rank) {

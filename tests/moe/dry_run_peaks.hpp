@@ -20,7 +20,6 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace test {
@@ -87,7 +86,7 @@ inline void check_account(const rank_account_of_step& dry, const rank_account_of
 
 // One step. `key` makes of a communicator that can be folded one that is; ranks that others stand for leave
 // no account.
-template <class T, class Peaks = moe::unflattened, class Ranks, class Fold>
+template <class T, class Ranks, class Fold>
 step_accounts one_step(const forced_case& c, const Ranks& on, Fold fold) {
   static const moe::corpus text = random_text(13, 4000, 1); // ids that every vocabulary has
   const training_case& t = c.of;
@@ -97,7 +96,7 @@ step_accounts one_step(const forced_case& c, const Ranks& on, Fold fold) {
     rank_account_of_step& mine = out[static_cast<std::size_t>(world.rank())];
     {
       moe::set_phase(backend, "construction");
-      trainer_of<T, typename Ranks::backend, typename Ranks::communicator, Peaks> train(
+      trainer_of<T, typename Ranks::backend, typename Ranks::communicator, moe::chosen_peaks> train(
           backend, world, t.config, t.grid, t.settings, t.forced);
       train.initialise(t.seed);
       if (!fold(world)) return;
@@ -122,14 +121,14 @@ inline pl::hardware small_nodes() {
 }
 
 // The answers of the case's routing.
-template <class Peaks = moe::unflattened> moe::dry_routing routing_of(const forced_case& c) {
+inline moe::dry_routing routing_of(const forced_case& c) {
   return {*c.routing,
           c.of.config,
           c.of.grid,
           c.of.settings,
           0,
           small_nodes().ranks_per_node,
-          std::is_same_v<Peaks, moe::flattened_dispatch>};
+          c.of.config.flatten.dispatch};
 }
 inline pl::dry_options answered_by(const moe::dry_routing& routing) {
   pl::dry_options options;
@@ -138,26 +137,23 @@ inline pl::dry_options answered_by(const moe::dry_routing& routing) {
 }
 
 // The step without data, and what its recorders have.
-template <class T, class ScratchModel = pl::host_backend, class Peaks = moe::unflattened>
+template <class T, class ScratchModel = pl::host_backend>
 step_accounts dry_step(const forced_case& c, pl::dry_ranks& ran, bool folded = false) {
-  const moe::dry_routing routing = routing_of<Peaks>(c);
-  return one_step<T, Peaks>(
+  const moe::dry_routing routing = routing_of(c);
+  return one_step<T>(
       c, support::without_data<ScratchModel>{answered_by(routing), &ran},
       [&](pl::dry_communicator& world) { return !folded || world.fold(routing.key(world.rank())); });
 }
 
 // With data, without, and without where ranks that are alike are folded.
-template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator,
-          class Peaks = moe::unflattened>
+template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
 void check_case(const forced_case& c) {
   INFO("routing ", c.scenario, ", ranks ", c.of.grid.ranks, ", expert parallel ", c.of.grid.expert_parallel,
        ", layers ", c.of.config.layers, ", accumulate ", c.of.settings.accumulate, ", batch ",
        c.of.settings.batch, ", context ", c.of.settings.context);
-  const step_accounts real =
-      one_step<T, Peaks>(c, support::on_threads<Backend, Communicator>{}, never_folded);
+  const step_accounts real = one_step<T>(c, support::on_threads<Backend, Communicator>{}, never_folded);
   pl::dry_ranks ran, ran_folded;
-  const step_accounts dry = dry_step<T, Backend, Peaks>(c, ran),
-                      folded = dry_step<T, Backend, Peaks>(c, ran_folded, true);
+  const step_accounts dry = dry_step<T, Backend>(c, ran), folded = dry_step<T, Backend>(c, ran_folded, true);
   REQUIRE_FALSE(ran.cause.has_value());
   REQUIRE_FALSE(ran_folded.cause.has_value());
   for (std::size_t rank = 0; rank < real.size(); ++rank) {
@@ -262,9 +258,8 @@ inline std::optional<forced_case> random_case(moe::rank_grid grid, const std::st
 }
 
 // Every number of ranks and of expert groups, every scenario; each time another shape.
-template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator,
-          class Peaks = moe::unflattened>
-void check_grid(int most_ranks, std::uint64_t seed) {
+template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
+void check_grid(int most_ranks, std::uint64_t seed, const moe::flatten_set& flatten = {}) {
   std::uint64_t cases = 0;
   std::size_t least = 0;
   for (int ranks = 1; ranks <= most_ranks; ++ranks)
@@ -272,8 +267,9 @@ void check_grid(int most_ranks, std::uint64_t seed) {
       if (ranks % expert_parallel != 0) continue;
       least += all_scenarios.size() - 2; // those that need more ranks
       for (const std::string& scenario : all_scenarios)
-        if (const auto c = random_case({ranks, expert_parallel}, scenario, seed * 1000 + cases)) {
-          check_case<T, Backend, Communicator, Peaks>(*c);
+        if (auto c = random_case({ranks, expert_parallel}, scenario, seed * 1000 + cases)) {
+          c->of.config.flatten = flatten;
+          check_case<T, Backend, Communicator>(*c);
           ++cases;
         }
     }

@@ -13,10 +13,11 @@
 #include <vector>
 
 namespace pl = plateau;
-using moe::flattened_dispatch;
 using test::forced_case;
 
 namespace {
+
+constexpr moe::flatten_set by_rounds{.dispatch = true};
 
 forced_case case_of(const std::string& scenario, moe::index_t layers) {
   forced_case c;
@@ -31,6 +32,7 @@ forced_case case_of(const std::string& scenario, moe::index_t layers) {
   t.config.top_k = 2;
   t.config.intermediate = 6;
   t.config.vocabulary = 13;
+  t.config.flatten = by_rounds;
   t.config.dispatch = {24, 24, 2, moe::expert_placement::least_loaded, 2};
   t.settings.context = 16;
   t.settings.batch = 8;
@@ -47,12 +49,8 @@ std::size_t dispatch_peak(const test::rank_account_of_step::space& space) {
 
 } // namespace
 
-TEST_CASE("exact bytes in fp32") {
-  test::check_grid<float, pl::host_backend, pl::thread_communicator, flattened_dispatch>(5, 11);
-}
-TEST_CASE("exact bytes in bf16") {
-  test::check_grid<pl::bfloat16, pl::host_backend, pl::thread_communicator, flattened_dispatch>(3, 12);
-}
+TEST_CASE("exact bytes in fp32") { test::check_grid<float>(5, 11, by_rounds); }
+TEST_CASE("exact bytes in bf16") { test::check_grid<pl::bfloat16>(3, 12, by_rounds); }
 
 TEST_CASE("D8: the dispatch holds the same at any depth and under any skew, and what it promised") {
   const auto promise = moe::capped_dispatch<pl::host_backend, pl::thread_communicator, float>::promised(
@@ -67,7 +65,7 @@ TEST_CASE("D8: the dispatch holds the same at any depth and under any skew, and 
       pl::dry_ranks ran;
       // More sequences on the others where one has none.
       const bool uneven = std::string(scenario) == "zero-rank:1";
-      const test::step_accounts ranks = test::dry_step<float, pl::host_backend, flattened_dispatch>(c, ran);
+      const test::step_accounts ranks = test::dry_step<float>(c, ran);
       REQUIRE_FALSE(ran.cause.has_value());
       for (const test::rank_account_of_step& each : ranks) {
         if (uneven) {
@@ -85,7 +83,7 @@ TEST_CASE(
   for (const moe::index_t layers : {1, 5}) {
     const forced_case c = case_of("hot:0.95,1", layers);
     pl::dry_ranks ran;
-    const auto ranks = test::dry_step<float, pl::host_backend, flattened_dispatch>(c, ran);
+    const auto ranks = test::dry_step<float>(c, ran);
     REQUIRE_FALSE(ran.cause.has_value());
     for (const test::rank_account_of_step& each : ranks)
       CHECK(each.work.host_round_trips == static_cast<std::uint64_t>(layers + 2));

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The four peaks as model_config::flatten asks for them: each class here is one of two, picked when it is
+// made (either.hpp), so that a program with every combination compiles the trainer once. A peak that cannot
+// be flattened yet is as everyone has it.
+#pragma once
+
+#include "chosen_dispatch.hpp"
+#include "unflattened.hpp"
+
+namespace moe {
+
+struct chosen_peaks : unflattened {
+  template <class Backend, class Communicator, class T>
+  using dispatch = chosen_dispatch<Backend, Communicator, T>;
+};
+
+} // namespace moe
