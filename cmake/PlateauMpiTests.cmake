@@ -41,6 +41,7 @@ plateau_mpi_test(lists 1)
 plateau_mpi_test(contract 1 2 3 4 5 6)
 plateau_mpi_test(communicator 1 2 4)
 plateau_mpi_test(dispatch 1 2 4)
+plateau_mpi_test(ring 1 2 4)
 # Between machines messages behave otherwise than in shared memory: large ones move only while both sides poll.
 add_test(NAME mpi.communicator_2_tcp
          COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG} 2 ${MPIEXEC_PREFLAGS}

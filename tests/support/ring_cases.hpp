@@ -178,11 +178,12 @@ template <class Backend> struct ring_stage {
   typename Backend::stream& stream;
 };
 
-// Runs the case. before_last(stage) is called before the last step, after(stage) when that is issued.
+// Runs the case and gives what each rank has; of ranks that are other processes nothing. before_last(stage)
+// is called before the last step, after(stage) when that is issued.
 template <class T, class Id = std::int32_t, class Ranks, class Before = detail::nothing,
           class After = detail::nothing>
-ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& on, Before before_last = {},
-                        After after = {}) {
+std::vector<ring_result<T>> run_ring_ranks(ring_case c, const ring_values<T>& values, const Ranks& on,
+                                           Before before_last = {}, After after = {}) {
   using backend_type = typename Ranks::backend;
   using loss_type = pl::linear_cross_entropy<backend_type, typename Ranks::communicator, T, Id>;
   c.shape.vocabulary = c.vocabulary();
@@ -320,6 +321,14 @@ ring_result<T> run_ring(ring_case c, const ring_values<T>& values, const Ranks& 
     }
     note();
   });
+  return of_rank;
+}
+// The same, the ranks' results one after the other.
+template <class T, class Id = std::int32_t, class Ranks, class Before = detail::nothing,
+          class After = detail::nothing>
+ring_result<T> run_ring(const ring_case& c, const ring_values<T>& values, const Ranks& on,
+                        Before before_last = {}, After after = {}) {
+  const auto of_rank = run_ring_ranks<T, Id>(c, values, on, before_last, after);
   ring_result<T> all;
   const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
   for (const ring_result<T>& r : of_rank) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of a linear cross-entropy against float64, tile by tile, with every option, at every level of
-// vectors and by a wide team.
+// The kernels of a linear cross-entropy and of an entropy against float64, tile by tile, with every option,
+// at every level of vectors and by a wide team.
 #include "reference/linear_cross_entropy.hpp"
 #include "support/accuracy.hpp"
 #include "support/run_kernel.hpp"
@@ -9,6 +9,8 @@
 
 #include <plateau/ring/cross_entropy_kernels.hpp>
 #include <plateau/ring/cross_entropy_rows.hpp>
+#include <plateau/ring/cross_entropy_statistics.hpp>
+#include <plateau/ring/entropy_kernels.hpp>
 
 #include <doctest/doctest.h>
 
@@ -93,9 +95,60 @@ template <class T> void check_rig(pl::cpu_level level, const rig& r, index_t til
     CHECK(z.spare_untouched());
   }
 
+  // The same with everything asked for, in two parts that are merged; twice, the second time with ids alone.
+  const auto seen = r.oracle.forward();
+  for (const bool entropy : {true, false}) {
+    struct part_of_row {
+      std::vector<pl::token_state> states;
+      std::vector<float> spreads;
+      std::vector<std::int64_t> ids;
+    };
+    const auto count = static_cast<std::size_t>(tokens);
+    part_of_row parts[2];
+    for (part_of_row& p : parts)
+      p = {std::vector<pl::token_state>(count), std::vector<float>(entropy ? count : 0),
+           std::vector<std::int64_t>(count, pl::no_id)};
+    for (index_t first = 0; first < vocabulary; first += tile) {
+      const index_t n = std::min(tile, vocabulary - first);
+      part_of_row& to =
+          parts[first / tile % 2 == 0 ? 1 : 0]; // what comes first in the vocabulary arrives last
+      matrix<float> z = columns(r, first, n);
+      run_rows(level, tokens, pl::fold_statistics{{r.map, first, r.terms.smoothing != 0}}, z.out(),
+               part(r.bias, first, n), part(r.classes, first, n), all(std::as_const(travelling)),
+               all(to.states), all(to.spreads), all(to.ids));
+      CHECK(z.spare_untouched());
+    }
+    part_of_row& whole = parts[0];
+    run_elements(level, tokens, pl::merge_statistics{}, all(std::as_const(parts[1].states)),
+                 all(std::as_const(parts[1].spreads)), all(std::as_const(parts[1].ids)), all(whole.states),
+                 all(whole.spreads), all(whole.ids));
+    std::vector<unsigned char> correct(count, 7);
+    run_elements(level, tokens, pl::finish_statistics{r.terms}, all(r.oracle.targets), all(r.weights),
+                 all(std::as_const(whole.states)), all(whole.spreads), all(whole.ids), all(correct));
+    if (entropy) check_accurate(whole.spreads, seen.entropies, 4);
+    CHECK(whole.ids == seen.argmaxes);
+    std::vector<float> joined;
+    for (const pl::token_state& s : whole.states) joined.push_back(s.lse().value());
+    check_accurate(joined, seen.lses, 4);
+    double right = 0, counted = 0;
+    for (index_t i = 0; i < tokens; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const bool hit = r.oracle.counts(i) && seen.argmaxes[at] == r.oracle.targets[at];
+      CHECK(correct[at] == (hit ? 1 : 0));
+      right += hit ? 1 : 0;
+      counted += r.oracle.counts(i) ? 1 : 0;
+    }
+    std::vector<pl::token_sums> sums(static_cast<std::size_t>(tokens / 2 + 2)); // the last one has no tokens
+    run_rows(level, static_cast<index_t>(sums.size()), pl::sum_correct{r.terms, 2}, all(r.oracle.targets),
+             all(r.weights), all(std::as_const(whole.ids)), all(sums));
+    pl::token_sums together;
+    for (const pl::token_sums& s : sums) together = together + s;
+    CHECK(together.loss == right);
+    CHECK(together.weight == counted);
+  }
+
   std::vector<float> class_sum(1), losses(static_cast<std::size_t>(tokens)), lses(losses), logs(losses);
   run_rows(level, 1, pl::sum_classes{vocabulary}, all(std::as_const(r.classes)), all(class_sum));
-  const auto seen = r.oracle.forward();
   run_elements(level, tokens, pl::token_outputs{r.terms}, all(r.oracle.targets), all(r.weights),
                all(r.classes), all(std::as_const(class_sum)), all(std::as_const(states)), all(losses),
                all(lses), all(logs));
@@ -167,6 +220,50 @@ TEST_CASE("V6: tiles of any size, all options one by one and together, agree wit
         check_rig<float>(level, rig(5, vocabulary, options, 3), tile);
       }
   for (const int options : {0, 127}) check_rig<bfloat16>(cpu_levels().back(), rig(6, 75, options, 4), 33);
+}
+
+TEST_CASE(
+    "the entropies of tiles of any size, merged, agree with float64; -infinity adds nothing, NaN stays") {
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto level : cpu_levels())
+    for (const index_t tile : {1, 33, 64, 200}) {
+      const index_t tokens = 6, vocabulary = 130;
+      auto z = random_values<float>(tokens * vocabulary, 5, 6);
+      for (std::size_t v = 0; v < 130; ++v) z[130 + v] = -infinity;
+      z[2 * 130 + 70] = nan;
+      z[3 * 130 + 3] = infinity;
+      z[4 * 130 + 9] = -infinity;
+      for (std::size_t v = 0; v < 130; ++v) z[5 * 130 + v] = -1e4F;
+      std::vector<pl::entropy_state> states[2];
+      for (auto& s : states) s.resize(static_cast<std::size_t>(tokens));
+      for (index_t first = 0; first < vocabulary; first += tile) {
+        const index_t n = std::min(tile, vocabulary - first);
+        matrix<float> block(tokens, n);
+        for (index_t i = 0; i < tokens; ++i)
+          for (index_t c = 0; c < n; ++c)
+            block.at(i, c) = z[static_cast<std::size_t>(i * vocabulary + first + c)];
+        run_rows(level, tokens, pl::fold_entropies{}, std::as_const(block).in(),
+                 all(states[first / tile % 2]));
+      }
+      run_elements(level, tokens, pl::merge_entropies{}, all(std::as_const(states[1])), all(states[0]));
+      std::vector<float> entropies(6), lses(6), nothing;
+      run_elements(level, tokens, pl::write_entropies{}, all(std::as_const(states[0])), all(entropies),
+                   all(lses));
+      run_elements(level, tokens, pl::write_entropies{}, all(std::as_const(states[0])), all(nothing),
+                   all(nothing));
+      for (const std::size_t i : {0, 4, 5}) {
+        const reference::vec row(z.begin() + static_cast<index_t>(130 * i),
+                                 z.begin() + static_cast<index_t>(130 * (i + 1)));
+        const double lse = reference::linear_loss::lse_of(row);
+        double entropy = 0;
+        for (const double v : row)
+          if (std::exp(v - lse) > 0) entropy += std::exp(v - lse) * (lse - v);
+        CHECK(static_cast<double>(entropies[i]) == doctest::Approx(entropy).epsilon(2e-6));
+        CHECK(static_cast<double>(lses[i]) == doctest::Approx(lse).epsilon(1e-6));
+      }
+      for (const std::size_t i : {1, 2, 3}) CHECK(std::isnan(entropies[i]));
+    }
 }
 
 TEST_CASE("V14: -infinity adds nothing, all of it is NaN, and NaN stays in its row: loss and gradient") {
