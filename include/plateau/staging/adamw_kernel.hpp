@@ -123,4 +123,15 @@ struct adamw_update {
   }
 };
 
+// The same, with the factors from memory: those of a tensor whose steps the device counts.
+struct adamw_counted_update {
+  static constexpr index_t rows_of(index_t n) { return adamw_update::rows_of(n); }
+
+  template <class Team, class Space, class... Views>
+  PLATEAU_HD void operator()(Team& team, index_t row, view<const adamw_factors, Space> factors, // (1)
+                             Views... views) const {
+    adamw_update{factors[0]}(team, row, views...);
+  }
+};
+
 } // namespace plateau::inline v0

@@ -46,19 +46,42 @@ struct adamw_group {
   }
 };
 
-// The factors of a tensor's step number `step`, from 1. Bias correction in double.
-inline adamw_factors adamw_factors_of(const adamw_group& group, std::int64_t step, bool decays = true) {
-  const double steps = static_cast<double>(step);
-  const auto correction = [steps](double beta) { return 1.0 - std::pow(beta, steps); };
+namespace detail::adamw {
+
+// beta^step by squaring: products only, so that the bits are the same on host and device. Off by at most
+// step / 2^53 of itself, which is much only where beta^step is nothing beside 1.
+PLATEAU_HD inline double power(double beta, std::int64_t step) {
+  double out = 1.0;
+  for (double square = beta; step > 0; step >>= 1) {
+    if ((step & 1) != 0) out = out * square;
+    square = square * square;
+  }
+  return out;
+}
+// c - a b, rounded once.
+PLATEAU_HD inline double minus_product(double c, double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return ::fma(-a, b, c);
+#else
+  return __builtin_fma(-a, b, c);
+#endif
+}
+
+} // namespace detail::adamw
+
+// The factors of a tensor's step number `step`, from 1. Everything is computed in double and rounded once.
+PLATEAU_HD inline adamw_factors adamw_factors_of(const adamw_group& group, std::int64_t step,
+                                                 bool decays = true) {
+  using detail::adamw::power, detail::adamw::minus_product;
   adamw_factors f;
   f.beta1 = static_cast<float>(group.beta1);
   f.rest1 = static_cast<float>(1.0 - group.beta1);
   f.beta2 = static_cast<float>(group.beta2);
   f.rest2 = static_cast<float>(1.0 - group.beta2);
-  f.root_scale = static_cast<float>(1.0 / std::sqrt(correction(group.beta2)));
+  f.root_scale = static_cast<float>(1.0 / ::sqrt(1.0 - power(group.beta2, step)));
   f.epsilon = static_cast<float>(group.epsilon);
-  f.step_size = static_cast<float>(group.learning_rate / correction(group.beta1));
-  f.kept = decays ? static_cast<float>(1.0 - group.learning_rate * group.weight_decay) : 1.0f;
+  f.step_size = static_cast<float>(group.learning_rate / (1.0 - power(group.beta1, step)));
+  f.kept = decays ? static_cast<float>(minus_product(1.0, group.learning_rate, group.weight_decay)) : 1.0f;
   return f;
 }
 
