@@ -18,7 +18,7 @@ using support::ring_case;
 namespace {
 
 // Two rounds, three ranks, all of them with rows in each; two steps.
-ring_case small_case(rotation rotate) {
+ring_case small_case(rotation rotate, int tiles_in_flight = 2) {
   ring_case c;
   c.tokens = {7, 8, 6};
   c.shards = {6, 7, 8};
@@ -26,6 +26,7 @@ ring_case small_case(rotation rotate) {
   c.shape.tile = {4, 3};
   c.shape.hop_rows = 4;
   c.shape.rotate = rotate;
+  c.shape.tiles_in_flight = tiles_in_flight;
   c.shape.bias = true;
   c.steps = 2;
   return c;
@@ -43,9 +44,12 @@ outcome dry(const ring_case& c, const pl::dry_options& faults = {}) {
 
 } // namespace
 
-TEST_CASE("every wait of the rotation is missed where it is left out") {
-  for (const rotation r : {rotation::activations, rotation::weights}) {
-    const ring_case c = small_case(r);
+TEST_CASE("every wait of the rotation, and of two tiles in flight, is missed where it is left out") {
+  for (int i = 0; i < 4; ++i) {
+    const rotation r = i % 2 == 0 ? rotation::activations : rotation::weights;
+    const int tiles = 1 + i / 2;
+    CAPTURE(i);
+    const ring_case c = small_case(r, tiles);
     const outcome whole = dry(c);
     REQUIRE_FALSE(whole.ran.cause.has_value());
     for (const std::string& each : whole.ran.findings()) FAIL_CHECK(each);
@@ -64,9 +68,13 @@ TEST_CASE("every wait of the rotation is missed where it is left out") {
       ++(with.ran.findings().empty() ? spared : missed)[place.substr(place.rfind('/') + 1)];
     }
     // None can be spared but those of the test itself, which come after others, and those that close a step.
-    int of_rotation = 0;
-    for (const auto& [place, n] : missed) of_rotation += place.find("ring_reduce.hpp") == 0 ? n : 0;
+    int of_rotation = 0, of_tiles = 0;
+    for (const auto& [place, n] : missed) {
+      of_rotation += place.find("ring_reduce.hpp") == 0 ? n : 0;
+      of_tiles += place.find("cross_entropy_step.hpp") == 0 ? n : 0;
+    }
     CHECK(of_rotation == (r == rotation::activations ? 60 : 52));
+    CHECK(of_tiles == (tiles == 1 ? 0 : r == rotation::activations ? 72 : 84));
     for (const auto& each : spared) {
       const std::string& place = each.first;
       CAPTURE(place);

@@ -47,6 +47,12 @@ struct cross_entropy_saved {
   view<token_state> rows{};      // (tokens) or more: 16 bytes each
   view<double> sums{};           // (2): of the losses of all ranks, and of their weights
   std::vector<index_t> tokens{}; // by rank; filled by forward
+  // For a shape with one_pass: the gradients of the sum of the losses, made by forward, until backward has
+  // multiplied them. They may be the very arrays that backward gets: then it does so once, in place, and
+  // nothing is added to what was there before. Empty for a frozen side, and in recompute mode.
+  tile<float> dx{};      // (tokens, hidden)
+  tile<float> dweight{}; // (vocabulary, hidden)
+  view<float> dbias{};   // (vocabulary)
 };
 
 // What forward gives on request; empty where nobody wants it. Device memory.

@@ -42,6 +42,17 @@ struct cross_entropy_shape {
   // Where weights rotate, the gradient of x is summed in fp32 in the caller's array; with this in one of the
   // operator's, and rounded once into the caller's, at 4 x tokens x hidden bytes.
   bool input_gradient_accumulator = false;
+  // 2: every other tile on a stream of the operator's, with memory and scratch of its own, so that the small
+  // work of one runs beside the products of the other. The same bits.
+  int tiles_in_flight = 1;
+  // Above 0: a token's state is kept apart for each so many columns of the vocabulary, which are cut into
+  // tiles from their first, and put together in the order of the vocabulary. Shards begin at multiples of it,
+  // and so do sub-blocks of weights. See docs/ring.md for what this makes of the bits of a loss.
+  index_t fixed_block = 0;
+  // Gradients are made in forward, from one strip of logits (strip_rows, vocabulary): three products instead
+  // of four, on one rank, for an upstream gradient of one value.
+  bool one_pass = false;
+  index_t strip_rows = 256; // its tiles have strip_rows tokens and tile.vocabulary columns
   cross_entropy_options options{};
 
   // Throws config_error with what cannot work.
@@ -63,6 +74,16 @@ struct cross_entropy_shape {
       if (!good || !is_finite(value)) refuse(std::string(what) + " must be " + range, std::to_string(value));
     };
     if (accuracy && !argmax) refuse("accuracy needs argmax too", "accuracy alone");
+    if (tiles_in_flight != 1 && tiles_in_flight != 2)
+      refuse("tiles_in_flight must be 1 or 2", std::to_string(tiles_in_flight));
+    at_least("fixed_block (0: none)", fixed_block, 0);
+    if (one_pass) {
+      at_least("strip_rows", strip_rows, 1);
+      if (tiles_in_flight != 1) refuse("one_pass works on one tile at a time", "tiles_in_flight 2");
+      if (fixed_block != 0) refuse("one_pass keeps no fixed blocks", std::to_string(fixed_block));
+      if (input_gradient_accumulator)
+        refuse("one_pass sums the gradient of x in saved.dx", "input_gradient_accumulator");
+    }
     number("smoothing", options.smoothing, options.smoothing >= 0 && options.smoothing <= 1, "in [0, 1]");
     number("z_loss", options.z_loss, options.z_loss >= 0, "at least 0");
     number("soft_cap", options.soft_cap, options.soft_cap >= 0, "at least 0 (0: none)");
@@ -73,7 +94,8 @@ struct cross_entropy_shape {
     digest d;
     d.add("linear_cross_entropy").add(type).add(ids).add(tokens).add(hidden).add(vocabulary);
     d.add(tile.tokens).add(tile.vocabulary).add(hop_rows).add(rotate).add(bias).add(frozen_inputs);
-    d.add(frozen_weights).add(input_gradient_accumulator).add(options.ignore_index).add(options.smoothing);
+    d.add(frozen_weights).add(input_gradient_accumulator).add(tiles_in_flight).add(fixed_block);
+    d.add(one_pass).add(strip_rows).add(options.ignore_index).add(options.smoothing);
     d.add(options.z_loss).add(options.soft_cap).add(options.logit_scale).add(options.reduction);
     return d.add(options.nan_when_empty).add(entropy).add(argmax).add(accuracy);
   }
@@ -89,120 +111,15 @@ struct cross_entropy_shape {
            list("tile", tile.tokens) + 'x' + std::to_string(tile.vocabulary) + list("hop_rows", hop_rows) +
            ", rotate " + rotations[static_cast<std::size_t>(rotate)] + list("bias", bias) +
            list("frozen inputs", frozen_inputs) + list("frozen weights", frozen_weights) +
-           list("accumulator", input_gradient_accumulator) + list("ignore_index", options.ignore_index) +
-           list("smoothing", options.smoothing) + list("z_loss", options.z_loss) +
-           list("soft_cap", options.soft_cap) + list("logit_scale", options.logit_scale) + ", reduction " +
+           list("accumulator", input_gradient_accumulator) + list("tiles in flight", tiles_in_flight) +
+           list("fixed block", fixed_block) + list("one pass", one_pass) + list("strip_rows", strip_rows) +
+           list("ignore_index", options.ignore_index) + list("smoothing", options.smoothing) +
+           list("z_loss", options.z_loss) + list("soft_cap", options.soft_cap) +
+           list("logit_scale", options.logit_scale) + ", reduction " +
            reductions[static_cast<std::size_t>(options.reduction)] +
            list("NaN when empty", options.nan_when_empty) + list("entropy", entropy) +
            list("argmax", argmax) + list("accuracy", accuracy);
   }
 };
-
-namespace detail {
-
-// The decisions that follow from a shape.
-template <class Backend, class T> struct cross_entropy_plan {
-  cross_entropy_shape shape;
-  int ranks = 1;
-  bool activations = true; // what moves
-
-  cross_entropy_plan(const cross_entropy_shape& s, int of_ranks) : shape(s), ranks(of_ranks) {
-    s.check();
-    const index_t row = s.hidden * static_cast<index_t>(sizeof(T));
-    const index_t wide = s.hidden * static_cast<index_t>(sizeof(float));
-    const rotation_bytes of_tokens{
-        s.tokens, 2 * row + 8 + static_cast<index_t>(sizeof(token_state) + sizeof(token_gradient)) +
-                      (s.frozen_inputs ? 0 : wide)};
-    const rotation_bytes of_weights{(s.vocabulary - 1) / ranks + 1,
-                                    2 * row + (s.bias ? 8 : 0) +
-                                        (s.frozen_weights ? 0 : wide + (s.bias ? 4 : 0))};
-    activations = cheaper_rotation(s.rotate, of_tokens, of_weights) == rotation::activations;
-  }
-
-  index_t hop_rows() const {
-    return std::min(shape.hop_rows, std::max<index_t>(1, activations ? shape.tokens : shape.vocabulary));
-  }
-  // The largest tile that is ever there.
-  index_t tile_tokens() const { return std::min(shape.tile.tokens, activations ? hop_rows() : shape.tokens); }
-  index_t tile_columns() const {
-    return std::min(shape.tile.vocabulary, activations ? shape.vocabulary : hop_rows());
-  }
-
-  ring_row forward_payload() const {
-    return activations ? ring_row{row_bytes(), sizeof(std::int64_t)} : ring_row{row_bytes(), bias_bytes()};
-  }
-  ring_row forward_carry() const {
-    if (!activations) return {};
-    return {sizeof(token_state), shape.entropy ? sizeof(float) : 0, shape.argmax ? sizeof(std::int64_t) : 0};
-  }
-  ring_row backward_payload() const {
-    return activations ? ring_row{row_bytes(), sizeof(token_gradient)} : ring_row{row_bytes(), bias_bytes()};
-  }
-  ring_row backward_carry() const {
-    const std::size_t wide = static_cast<std::size_t>(shape.hidden) * sizeof(float);
-    if (activations) return {shape.frozen_inputs ? 0 : wide, 0};
-    return shape.frozen_weights ? ring_row{} : ring_row{wide, bias_bytes()};
-  }
-  ring_layout layout() const {
-    const auto larger = [](const ring_row& a, const ring_row& b) {
-      return ring_row{std::max(a[0], b[0]), std::max(a[1], b[1]), std::max(a[2], b[2])};
-    };
-    ring_layout l{hop_rows(),
-                  {activations ? "moving activations" : "moving weights",
-                   activations ? "moving targets" : "moving bias", ""},
-                  {activations ? "moving states and gradients" : "moving weight gradients",
-                   activations ? "moving entropies" : "moving bias gradients", "moving argmaxes"},
-                  larger(forward_payload(), backward_payload()),
-                  larger(forward_carry(), backward_carry())};
-    if (ranks == 1) { // used where they are
-      l.payload[0] = 0;
-      if (!activations) l.payload[1] = 0;
-    }
-    return l;
-  }
-
-  bool needs_gradient_tile() const { return !std::is_same_v<T, float>; }
-  bool needs_accumulator() const {
-    return !activations && !shape.frozen_inputs && shape.input_gradient_accumulator;
-  }
-  std::size_t scratch_bytes() const {
-    const index_t m = tile_tokens(), n = tile_columns(), h = shape.hidden;
-    const auto product = [](transpose a, transpose b, index_t rows, index_t cols, index_t terms) {
-      return Backend::template gemm_scratch_bytes<T, T, float>(a, b, rows, cols, terms);
-    };
-    std::size_t most = product(transpose::no, transpose::yes, m, n, h);
-    if (!shape.frozen_inputs) most = std::max(most, product(transpose::no, transpose::no, m, h, n));
-    if (!shape.frozen_weights) most = std::max(most, product(transpose::yes, transpose::no, n, h, m));
-    if (shape.bias && !shape.frozen_weights) most = std::max(most, column_sum_scratch_bytes(m, n));
-    return most;
-  }
-  static constexpr collective_options sum_options{2, false};
-
-  plateau::working_set working_set() const {
-    plateau::working_set set(tag::vocabulary);
-    layout().add_to(set, ranks);
-    set.template device<float>("tile of logits", tile_tokens() * tile_columns());
-    if (needs_gradient_tile())
-      set.template device<T>("tile of logit gradients", tile_tokens() * tile_columns());
-    if (!activations) set.template device<token_gradient>("targets of a tile", tile_tokens());
-    if (needs_accumulator())
-      set.template device<float>("input gradient accumulator", shape.tokens * shape.hidden);
-    set.template device<unsigned char>("scratch", static_cast<index_t>(scratch_bytes()));
-    set.template device<token_sums>("sums over blocks of tokens", token_sum_blocks);
-    set.template device<unsigned char>(
-        "scratch of the sum over ranks",
-        static_cast<index_t>(reduce_scratch_bytes<double>(ranks, sum_options)));
-    set.template device<float>("sum of the class weights", 1);
-    set.template device<bad_target>("first bad target", 1);
-    set.template pinned<bad_target>("first bad target", 1);
-    return set;
-  }
-
- private:
-  std::size_t row_bytes() const { return static_cast<std::size_t>(shape.hidden) * sizeof(T); }
-  std::size_t bias_bytes() const { return shape.bias ? sizeof(float) : 0; }
-};
-
-} // namespace detail
 
 } // namespace plateau::inline v0

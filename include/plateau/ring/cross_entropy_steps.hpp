@@ -11,107 +11,24 @@
 #include <plateau/gemm.hpp>
 #include <plateau/kernels.hpp>
 #include <plateau/ring/cross_entropy_arguments.hpp>
+#include <plateau/ring/cross_entropy_blocks.hpp>
 #include <plateau/ring/cross_entropy_kernels.hpp>
+#include <plateau/ring/cross_entropy_plan.hpp>
 #include <plateau/ring/cross_entropy_rows.hpp>
 #include <plateau/ring/cross_entropy_shape.hpp>
 #include <plateau/ring/cross_entropy_statistics.hpp>
+#include <plateau/ring/cross_entropy_step.hpp>
 #include <plateau/ring/ring_reduce.hpp>
 #include <plateau/scratch.hpp>
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
-#include <algorithm>
-#include <span>
+#include <array>
+#include <type_traits>
 
 namespace plateau::inline v0 {
 
 namespace detail {
-
-// A block of tokens and one of the vocabulary, at one rank.
-template <class T> struct ring_meeting {
-  tile<const T> x, weight;
-  view<const float> bias;
-  index_t first_column = 0; // of the weights, in the whole vocabulary
-};
-
-// What forward and backward have in common.
-template <class Backend, class T, class Id> struct cross_entropy_step {
-  using stream = typename Backend::stream;
-
-  Backend& backend;
-  const cross_entropy_plan<Backend, T>& plan;
-  const cross_entropy_inputs<T, Id>& in;
-  const cross_entropy_saved& saved;
-  std::span<const index_t> shard_first; // by rank; the vocabulary at the end
-  int rank;
-  loss_terms terms;
-  view<float> logits;               // the memory of a tile
-  view<token_gradient> tile_tokens; // where weights rotate
-  scratch_view scratch;
-  view<const float> class_sum; // (1)
-
-  logit_map map() const { return {plan.shape.options.logit_scale, plan.shape.options.soft_cap}; }
-  bool alone() const { return plan.ranks == 1; }
-  index_t first_of_shard(int r) const { return shard_first[static_cast<std::size_t>(r)]; }
-
-  // Fills the first part of a payload: rows of x, or of the weights and their bias.
-  void load_rows(stream& s, const ring_step& own, const ring_block& to) {
-    if (alone()) return; // used where they are
-    const index_t h = plan.shape.hidden;
-    backend.copy(s, plateau::in((plan.activations ? in.x : in.weight).row_block(own.first, own.rows)),
-                 out(to.as_rows<T>(0, own.rows, h)));
-    if (!plan.activations && plan.shape.bias)
-      backend.copy(s, plateau::in(in.bias.sub(own.first, own.rows)), out(to.as<float>(1, own.rows)));
-  }
-  ring_meeting<T> meeting(const ring_step& at, const ring_block& payload) const {
-    const tile<const T> moving = payload.as_rows<T>(0, at.rows, plan.shape.hidden);
-    if (plan.activations)
-      return {alone() ? in.x.row_block(at.first, at.rows) : moving, in.weight, in.bias, first_of_shard(rank)};
-    const index_t first = first_of_shard(at.owner) + at.first;
-    if (alone())
-      return {in.x, in.weight.row_block(at.first, at.rows),
-              plan.shape.bias ? in.bias.sub(at.first, at.rows) : in.bias, first};
-    return {in.x, moving, plan.shape.bias ? payload.as<float>(1, at.rows) : view<float>{}, first};
-  }
-
-  // A tile of logits at a time: begin(token, tokens) once for each row of tiles, then
-  // each(token, column, products) with products (tokens, columns) = x w^T.
-  template <class Begin, class Each>
-  void each_tile(stream& s, const ring_meeting<T>& m, Begin begin, Each each) {
-    const auto [most_tokens, most_columns] = plan.shape.tile;
-    for (index_t i = 0; i < m.x.rows && m.weight.rows != 0; i += most_tokens) {
-      const index_t tokens = std::min(most_tokens, m.x.rows - i);
-      begin(i, tokens);
-      for (index_t j = 0; j < m.weight.rows; j += most_columns) {
-        const index_t columns = std::min(most_columns, m.weight.rows - j);
-        const tile<float> products = as_matrix(logits, tokens, columns);
-        backend.gemm(s, transpose::no, transpose::yes, 1.0F, plateau::in(m.x.row_block(i, tokens)),
-                     plateau::in(m.weight.row_block(j, columns)), 0.0F, out(products), scratch);
-        each(i, j, products);
-      }
-    }
-  }
-  // launch(argument) with the products as they are read, or changed in place before.
-  template <class Launch> void with_logits(tile<float> products, Launch launch) const {
-    if (map().plain() && !plan.shape.bias)
-      launch(plateau::in(products));
-    else
-      launch(inout(products));
-  }
-  view<const float> bias_of(const ring_meeting<T>& m, index_t j, index_t columns) const {
-    return plan.shape.bias ? m.bias.sub(j, columns) : view<const float>{};
-  }
-  view<const float> classes_of(const ring_meeting<T>& m, index_t j, index_t columns) const {
-    return in.class_weights.n == 0 ? in.class_weights : in.class_weights.sub(m.first_column + j, columns);
-  }
-  view<const float> token_weights_of(index_t first, index_t n) const {
-    return in.token_weights.n == 0 ? in.token_weights : in.token_weights.sub(first, n);
-  }
-  void load_targets(stream& s, index_t first, index_t n, view<std::int64_t> to) {
-    backend.launch(s, elements{n}, token_targets{terms}, plateau::in(in.targets.sub(first, n)),
-                   plateau::in(token_weights_of(first, n)), out(to));
-  }
-};
 
 template <class Backend, class T, class Id>
 struct cross_entropy_forward : cross_entropy_step<Backend, T, Id> {
@@ -125,73 +42,108 @@ struct cross_entropy_forward : cross_entropy_step<Backend, T, Id> {
     if (this->plan.activations) this->load_targets(s, own.first, own.rows, to.as<std::int64_t>(1, own.rows));
   }
   void compute(stream& s, const ring_step& at, const ring_block& payload, const ring_block& carry) {
-    Backend& be = this->backend;
     const bool activations = this->plan.activations;
     const ring_meeting<T> m = this->meeting(at, payload);
-    const view<token_state> states =
-        activations ? carry.as<token_state>(0, at.rows) : this->saved.rows.sub(0, m.x.rows);
-    const view<float> spreads = activations ? spreads_in(carry, at.rows) : want.entropies;
-    const view<std::int64_t> ids = activations ? ids_in(carry, at.rows) : want.argmaxes;
-    if (activations) begin(s, states, spreads, ids);
-    const view<std::int64_t> of_tile{reinterpret_cast<std::int64_t*>(this->tile_tokens.p),
-                                     this->tile_tokens.n};
-    view<std::int64_t> targets;
+    const block_sums to = sums_of(m, activations ? at.first : 0, carry);
+    if (this->plan.states_travel()) begin(s, to);
+    std::array<view<std::int64_t>, 2> targets;
     this->each_tile(
-        s, m,
-        [&](index_t i, index_t n) {
-          targets = activations ? payload.as<std::int64_t>(1, at.rows).sub(i, n) : of_tile.sub(0, n);
-          if (!activations) this->load_targets(s, i, n, targets);
+        s, m, true, false,
+        [&](stream& on, index_t i, index_t n, std::size_t slot) {
+          if (activations) {
+            targets[slot] = payload.as<std::int64_t>(1, at.rows).sub(i, n);
+          } else {
+            targets[slot] = this->targets_of_tile(slot).sub(0, n);
+            this->load_targets(on, i, n, targets[slot]);
+          }
         },
-        [&](index_t i, index_t j, tile<float> products) {
-          const fold_logits fold{this->map(), m.first_column + j, this->terms.smoothing != 0};
-          const auto bias = in(this->bias_of(m, j, products.cols));
-          const auto classes = in(this->classes_of(m, j, products.cols));
-          const auto into = inout(states.sub(i, products.rows));
-          this->with_logits(products, [&](auto tagged) {
-            if (spreads.n == 0 && ids.n == 0)
-              be.launch(s, rows{products.rows}, fold, tagged, bias, classes, in(targets), into);
-            else
-              be.launch(s, rows{products.rows}, fold_statistics{fold}, tagged, bias, classes, in(targets),
-                        into, inout(part(spreads, i, products.rows)), inout(part(ids, i, products.rows)));
-          });
-        });
+        [](stream&, const logit_tile&) {},
+        [&](stream& on, const logit_tile& t) { fold(on, m, t, t.in(this->logits), targets[t.slot], to); });
+  }
+  // The sums of the tokens of a meeting: of each block, one after the other, of so many tokens.
+  struct block_sums {
+    view<token_state> states;
+    view<float> spreads;
+    view<std::int64_t> ids;
+    index_t tokens = 0;
+
+    block_sums part(index_t block, index_t first, index_t n) const {
+      const auto cut = [&](auto v) { return v.n == 0 ? v : v.sub(block * tokens + first, n); };
+      return {cut(states), cut(spreads), cut(ids), n};
+    }
+  };
+  // sums (+)= a tile, whose products become logits.
+  void fold(stream& s, const ring_meeting<T>& m, const logit_tile& t, tile<float> products,
+            view<const std::int64_t> targets, const block_sums& sums) {
+    const index_t block = this->plan.shape.fixed_block, column = m.first_column + t.column;
+    const block_sums to = sums.part(block == 0 ? 0 : column / block, t.token, t.tokens);
+    const fold_logits fold{this->map(), column, this->terms.smoothing != 0};
+    const auto bias = in(this->bias_of(m, t.column, t.columns));
+    const auto classes = in(this->classes_of(m, t.column, t.columns));
+    this->with_logits(products, [&](auto tagged) {
+      if (to.spreads.n == 0 && to.ids.n == 0)
+        this->backend.launch(s, rows{t.tokens}, fold, tagged, bias, classes, in(targets), inout(to.states));
+      else
+        this->backend.launch(s, rows{t.tokens}, fold_statistics{fold}, tagged, bias, classes, in(targets),
+                             inout(to.states), inout(to.spreads), inout(to.ids));
+    });
   }
   void merge(stream& s, index_t n, const ring_block& arrived, const ring_block& carry) {
-    const auto from = in(arrived.as<token_state>(0, n));
-    const auto into = inout(carry.as<token_state>(0, n));
-    const view<float> spreads = spreads_in(carry, n);
-    const view<std::int64_t> ids = ids_in(carry, n);
-    if (spreads.n == 0 && ids.n == 0)
-      this->backend.launch(s, elements{n}, merge_states{}, from, into);
+    const block_sums from = travelling(arrived, n), to = travelling(carry, n);
+    if (to.spreads.n == 0 && to.ids.n == 0)
+      this->backend.launch(s, elements{to.states.n}, merge_states{}, in(from.states), inout(to.states));
     else
-      this->backend.launch(s, elements{n}, merge_statistics{}, from, in(spreads_in(arrived, n)),
-                           in(ids_in(arrived, n)), into, inout(spreads), inout(ids));
+      this->backend.launch(s, elements{to.states.n}, merge_statistics{}, in(from.states), in(from.spreads),
+                           in(from.ids), inout(to.states), inout(to.spreads), inout(to.ids));
   }
   void finish(stream& s, const ring_step& own, const ring_block& carry) {
-    this->backend.copy(s, in(carry.as<token_state>(0, own.rows)),
-                       out(this->saved.rows.sub(own.first, own.rows)));
-    if (want.entropies.n != 0)
-      this->backend.copy(s, in(spreads_in(carry, own.rows)), out(want.entropies.sub(own.first, own.rows)));
-    if (want.argmaxes.n != 0)
-      this->backend.copy(s, in(ids_in(carry, own.rows)), out(want.argmaxes.sub(own.first, own.rows)));
+    const block_sums from = travelling(carry, own.rows), to = wanted(own.first, own.rows);
+    if (this->plan.blocks() > 1) return join(s, from, to);
+    this->backend.copy(s, in(from.states), out(to.states));
+    if (to.spreads.n != 0) this->backend.copy(s, in(from.spreads), out(to.spreads));
+    if (to.ids.n != 0) this->backend.copy(s, in(from.ids), out(to.ids));
   }
-  // Sums over nothing.
-  void begin(stream& s, view<token_state> states, view<float> spreads, view<std::int64_t> ids) {
-    this->backend.launch(s, elements{states.n}, fill<token_state>{}, out(states));
-    if (spreads.n != 0) this->backend.launch(s, elements{spreads.n}, fill<float>{}, out(spreads));
-    if (ids.n != 0) this->backend.launch(s, elements{ids.n}, fill<std::int64_t>{no_id}, out(ids));
+  // Before the rotation, and after it, where nothing travels.
+  void begin_at_home(stream& s) {
+    if (this->plan.states_travel()) return;
+    if (this->plan.states_stand_apart()) {
+      const index_t n = this->in.x.rows, all = n * this->plan.blocks();
+      const auto cut = [=](auto v) { return v.n == 0 ? v : v.sub(0, all); };
+      apart = {cut(apart.states), cut(apart.spreads), cut(apart.ids), n};
+    }
+    begin(s, this->plan.states_stand_apart() ? apart : wanted(0, this->in.x.rows));
   }
+  void finish_at_home(stream& s) {
+    if (this->plan.states_stand_apart()) join(s, apart, wanted(0, this->in.x.rows));
+  }
+  // Where the sums are wanted in the end.
+  block_sums wanted(index_t first, index_t n) const {
+    const block_sums all{this->saved.rows, want.entropies, want.argmaxes, this->in.x.rows};
+    return all.part(0, first, n);
+  }
+  block_sums apart{}; // where weights rotate and blocks stand apart
 
  private:
-  // What travels with the states, where it was asked for.
-  view<float> spreads_in(const ring_block& carry, index_t n) const {
-    return this->plan.shape.entropy ? carry.as<float>(1, n) : view<float>{};
+  // Sums over nothing.
+  void begin(stream& s, const block_sums& to) {
+    this->backend.launch(s, elements{to.states.n}, fill<token_state>{}, out(to.states));
+    if (to.spreads.n != 0) this->backend.launch(s, elements{to.spreads.n}, fill<float>{}, out(to.spreads));
+    if (to.ids.n != 0) this->backend.launch(s, elements{to.ids.n}, fill<std::int64_t>{no_id}, out(to.ids));
   }
-  view<std::int64_t> ids_in(const ring_block& carry, index_t n) const {
-    return this->plan.shape.argmax ? carry.as<std::int64_t>(2, n) : view<std::int64_t>{};
+  void join(stream& s, const block_sums& from, const block_sums& to) {
+    const block_sums read{from.states, to.spreads.n == 0 ? view<float>{} : from.spreads,
+                          to.ids.n == 0 ? view<std::int64_t>{} : from.ids, from.tokens};
+    this->backend.launch(s, elements{to.tokens}, join_blocks{this->plan.blocks()}, in(read.states),
+                         in(read.spreads), in(read.ids), out(to.states), out(to.spreads), out(to.ids));
   }
-  template <class V> static view<V> part(view<V> v, index_t first, index_t n) {
-    return v.n == 0 ? v : v.sub(first, n);
+  block_sums sums_of(const ring_meeting<T>& m, index_t first, const ring_block& carry) const {
+    if (this->plan.states_travel()) return travelling(carry, m.x.rows);
+    return this->plan.states_stand_apart() ? apart : wanted(first, m.x.rows);
+  }
+  block_sums travelling(const ring_block& carry, index_t n) const {
+    const index_t all = n * this->plan.blocks();
+    return {carry.as<token_state>(0, all), this->plan.shape.entropy ? carry.as<float>(1, all) : view<float>{},
+            this->plan.shape.argmax ? carry.as<std::int64_t>(2, all) : view<std::int64_t>{}, n};
   }
 };
 
@@ -203,8 +155,8 @@ struct cross_entropy_backward : cross_entropy_step<Backend, T, Id> {
   const cross_entropy_gradients<T>& to;
   loss_divisor by;
   view<const float> upstream;
-  view<T> gradient_tile;       // the memory of a tile; the logits' own where T is float
-  tile<float> stationary_dx{}; // where weights rotate: what the gradient of x is summed in
+  std::array<view<T>, 2> gradient_tiles; // the memory of tiles; the logits' own where T is float
+  tile<float> stationary_dx{};           // where weights rotate: what the gradient of x is summed in
   bool dx_begun = false;
 
   void load(stream& s, const ring_step& own, const ring_block& payload) {
@@ -212,49 +164,63 @@ struct cross_entropy_backward : cross_entropy_step<Backend, T, Id> {
     if (this->plan.activations) load_gradients(s, own.first, payload.as<token_gradient>(1, own.rows));
   }
   void compute(stream& s, const ring_step& at, const ring_block& payload, const ring_block& carry) {
-    Backend& be = this->backend;
     const cross_entropy_shape& shape = this->plan.shape;
     const bool activations = this->plan.activations, of_x = !shape.frozen_inputs,
                of_w = !shape.frozen_weights;
     const ring_meeting<T> m = this->meeting(at, payload);
-    const tile<float> dx = activations ? carry.as_rows<float>(0, at.rows, shape.hidden) : stationary_dx;
-    const tile<float> dw = activations ? to.dweight : carry.as_rows<float>(0, at.rows, shape.hidden);
-    const view<float> dbias = activations ? to.dbias : carry.as<float>(1, at.rows);
+    const bool home = this->plan.gradients_at_home();
+    const sums_to sums = sums_of(at, carry);
     // What no tile writes: the other side has no rows.
-    if (activations && of_x && m.weight.rows == 0) clear(s, as_row(dx));
-    if (!activations && of_w && m.x.rows == 0) clear(s, as_row(dw));
-    if (!activations && of_w && shape.bias) clear(s, dbias);
-    view<const token_gradient> tokens;
+    if (activations && of_x && m.weight.rows == 0) clear(s, as_row(sums.dx));
+    if (!activations && of_w && !home && m.x.rows == 0) clear(s, as_row(sums.dweight));
+    if (!activations && of_w && !home && shape.bias) clear(s, sums.dbias);
+    std::array<view<const token_gradient>, 2> tokens;
     this->each_tile(
-        s, m,
-        [&](index_t i, index_t n) {
+        s, m, of_x, of_w,
+        [&](stream& on, index_t i, index_t n, std::size_t slot) {
           if (activations) {
-            tokens = payload.as<token_gradient>(1, at.rows).sub(i, n);
+            tokens[slot] = payload.as<token_gradient>(1, at.rows).sub(i, n);
           } else {
-            tokens = this->tile_tokens.sub(0, n);
-            load_gradients(s, i, this->tile_tokens.sub(0, n));
+            tokens[slot] = this->tile_tokens[slot].sub(0, n);
+            load_gradients(on, i, this->tile_tokens[slot].sub(0, n));
           }
         },
-        [&](index_t i, index_t j, tile<float> products) {
-          const tile<T> d = as_matrix(gradient_tile, products.rows, products.cols);
-          this->with_logits(products, [&](auto tagged) {
-            be.launch(s, rows{products.rows}, logit_gradients{this->map(), m.first_column + j}, tagged,
-                      in(this->bias_of(m, j, products.cols)), in(this->classes_of(m, j, products.cols)),
-                      in(tokens), out(d));
-          });
-          if (of_x) {
-            const bool first = j == 0 && (activations || !dx_begun);
-            product(s, transpose::no, d, m.weight.row_block(j, products.cols), dx.row_block(i, products.rows),
-                    first);
-          }
-          if (!of_w) return;
-          const index_t row = j; // of the block of weights that is here
-          product(s, transpose::yes, d, m.x.row_block(i, products.rows), dw.row_block(row, products.cols),
-                  !activations && i == 0);
-          if (shape.bias)
-            column_sum(be, s, in(tile<const T>(d)), inout(dbias.sub(row, products.cols)), this->scratch);
+        [&](stream& on, const logit_tile& t) {
+          turn_into_gradients(on, m, t, t.in(this->logits), tokens[t.slot], t.in(gradient_tiles));
+        },
+        [&](stream& on, const logit_tile& t) {
+          multiply(on, m, t, t.in(gradient_tiles), sums, t.column == 0 && (activations || !dx_begun),
+                   !activations && !home && t.token == 0);
         });
     dx_begun = true;
+  }
+  // What the gradients of a meeting are added to.
+  struct sums_to {
+    tile<float> dx, dweight;
+    view<float> dbias;
+  };
+  // Products become logits, and those their gradients, rounded to T.
+  void turn_into_gradients(stream& s, const ring_meeting<T>& m, const logit_tile& t, tile<float> products,
+                           view<const token_gradient> tokens, tile<T> gradients) {
+    this->with_logits(products, [&](auto tagged) {
+      this->backend.launch(s, rows{t.tokens}, logit_gradients{this->map(), m.first_column + t.column}, tagged,
+                           in(this->bias_of(m, t.column, t.columns)),
+                           in(this->classes_of(m, t.column, t.columns)), in(tokens), out(gradients));
+    });
+  }
+  // Sums += the products with both sides, or, where they are the first, become them.
+  void multiply(stream& s, const ring_meeting<T>& m, const logit_tile& t, tile<T> d, const sums_to& sums,
+                bool first_of_x, bool first_of_weight) {
+    const cross_entropy_shape& shape = this->plan.shape;
+    const scratch_view space = this->scratch[t.slot];
+    if (!shape.frozen_inputs)
+      product(s, transpose::no, d, m.weight.row_block(t.column, t.columns),
+              sums.dx.row_block(t.token, t.tokens), first_of_x, space);
+    if (shape.frozen_weights) return;
+    product(s, transpose::yes, d, m.x.row_block(t.token, t.tokens),
+            sums.dweight.row_block(t.column, t.columns), first_of_weight, space);
+    if (shape.bias)
+      column_sum(this->backend, s, in(tile<const T>(d)), inout(sums.dbias.sub(t.column, t.columns)), space);
   }
   void merge(stream& s, index_t n, const ring_block& arrived, const ring_block& carry) {
     add_into(s, arrived, n, carry.as_rows<float>(0, n, this->plan.shape.hidden), carry.as<float>(1, n));
@@ -276,19 +242,43 @@ struct cross_entropy_backward : cross_entropy_step<Backend, T, Id> {
     this->backend.launch(s, rows{from.rows}, round_rows{}, in(from), out(rounded));
   }
 
- private:
   void load_gradients(stream& s, index_t first, view<token_gradient> tokens) {
+    const view<const double> sums = by.weight ? this->saved.sums.sub(0, 2) : view<double>{}; // else not read
     this->backend.launch(s, elements{tokens.n}, token_gradients{this->terms, by, first}, in(this->in.targets),
                          in(this->in.token_weights), in(this->in.class_weights), in(this->class_sum),
-                         in(this->saved.rows.sub(0, this->in.x.rows)), in(upstream),
-                         in(this->saved.sums.sub(0, 2)), out(tokens));
+                         in(this->saved.rows.sub(0, this->in.x.rows)), in(upstream), in(sums), out(tokens));
+  }
+
+ private:
+  sums_to sums_of(const ring_step& at, const ring_block& carry) const {
+    const index_t h = this->plan.shape.hidden;
+    const bool of_x = !this->plan.shape.frozen_inputs, of_w = !this->plan.shape.frozen_weights;
+    if (this->plan.activations) {
+      sums_to sums{{}, to.dweight, to.dbias};
+      if (!of_x) return sums;
+      sums.dx = this->plan.gradients_at_home() ? wide(to).row_block(at.first, at.rows)
+                                               : carry.as_rows<float>(0, at.rows, h);
+      return sums;
+    }
+    if (!of_w) return {stationary_dx, {}, {}};
+    const bool bias = this->plan.shape.bias;
+    if (this->plan.gradients_at_home())
+      return {stationary_dx, to.dweight.row_block(at.first, at.rows),
+              bias ? to.dbias.sub(at.first, at.rows) : view<float>{}};
+    return {stationary_dx, carry.as_rows<float>(0, at.rows, h), carry.as<float>(1, at.rows)};
+  }
+  static tile<float> wide(const cross_entropy_gradients<T>& to) {
+    if constexpr (std::is_same_v<T, float>)
+      if (to.wide_dx.rows == 0) return to.dx;
+    return to.wide_dx;
   }
   // c = op(d) b, or added to what is there.
-  void product(stream& s, transpose op, tile<T> d, tile<const T> b, tile<float> c, bool first) {
+  void product(stream& s, transpose op, tile<T> d, tile<const T> b, tile<float> c, bool first,
+               scratch_view space) {
     if (first)
-      this->backend.gemm(s, op, transpose::no, 1.0F, in(d), in(b), 0.0F, out(c), this->scratch);
+      this->backend.gemm(s, op, transpose::no, 1.0F, in(d), in(b), 0.0F, out(c), space);
     else
-      this->backend.gemm(s, op, transpose::no, 1.0F, in(d), in(b), 1.0F, inout(c), this->scratch);
+      this->backend.gemm(s, op, transpose::no, 1.0F, in(d), in(b), 1.0F, inout(c), space);
   }
   void clear(stream& s, view<float> v) { this->backend.launch(s, elements{v.n}, fill<float>{}, out(v)); }
   void add_into(stream& s, const ring_block& from, index_t n, tile<float> into, view<float> dbias) {

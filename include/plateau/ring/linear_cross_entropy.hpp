@@ -21,6 +21,9 @@
 #include <plateau/error.hpp>
 #include <plateau/kernels.hpp>
 #include <plateau/ring/cross_entropy_arguments.hpp>
+#include <plateau/ring/cross_entropy_memory.hpp>
+#include <plateau/ring/cross_entropy_one_pass.hpp>
+#include <plateau/ring/cross_entropy_plan.hpp>
 #include <plateau/ring/cross_entropy_shape.hpp>
 #include <plateau/ring/cross_entropy_statistics.hpp>
 #include <plateau/ring/cross_entropy_steps.hpp>
@@ -33,6 +36,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace plateau::inline v0 {
@@ -66,7 +70,17 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
   // when one of them cannot, or has another shape, and when the shards are not the vocabulary.
   linear_cross_entropy(Backend& backend, Communicator& comm, const shape& limits, workspace<Backend>& space,
                        index_t shard_rows = -1)
-      : linear_cross_entropy(backend, comm, agreed(comm, limits, space), space, shard_rows) {}
+      : linear_cross_entropy(backend, comm, agreed(backend, comm, limits, space), space) {
+    count_shards(shard_rows);
+  }
+  // The same with even shards; where the vote is left to the caller, not a word passes between ranks: the
+  // constructor throws, on this rank, what does not fit here; put limits.digest_of into the vote.
+  linear_cross_entropy(Backend& backend, Communicator& comm, const shape& limits, workspace<Backend>& space,
+                       voting who)
+      : linear_cross_entropy(backend, comm,
+                             who == voting::now ? agreed(backend, comm, limits, space)
+                                                : fitting(backend, comm, limits, space),
+                             space) {}
   linear_cross_entropy(const linear_cross_entropy&) = delete;
   linear_cross_entropy& operator=(const linear_cross_entropy&) = delete;
 
@@ -80,18 +94,23 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
   // ranks (with tokens_of_rank: config_error on this one). A target that is neither in the vocabulary nor
   // ignore_index is found on the device and latched: its token counts as nothing until the step is closed.
   void forward(stream& s, const inputs& in, saved& keep, const outputs& want = {}) {
+    if (plan_.shape.one_pass) detail::check_one_pass(plan_.shape, in.x.rows, keep);
     count_tokens(in, keep, want);
     auto open = space_->open(set_);
-    const memory m = take(open);
+    const memory m = memory::take(open, plan_);
     Backend& be = *backend_;
     be.launch(s, rows{1}, sum_classes{plan_.shape.vocabulary}, plateau::in(in.class_weights),
               out(m.class_sum));
     const index_t n = in.x.rows;
     const view<token_state> states = keep.rows.sub(0, n);
-    detail::cross_entropy_forward<Backend, T, Id> work{step_of(in, keep, m), want};
-    if (!plan_.activations) work.begin(s, states, want.entropies, want.argmaxes);
-    rotate(s, keep, plan_.forward_payload(), plan_.forward_carry(), m.ring, work,
-           "linear_cross_entropy forward");
+    detail::cross_entropy_forward<Backend, T, Id> work{step_of(in, keep, m), want, m.apart};
+    work.begin_at_home(s);
+    if (plan_.shape.one_pass)
+      in_one_pass(s, in, keep, m, work);
+    else
+      rotate(s, keep, plan_.forward_payload(), plan_.forward_carry(), m.ring, work,
+             "linear_cross_entropy forward");
+    work.finish_at_home(s);
 
     const loss_terms t = terms();
     const index_t wanted = std::max({want.losses.n, want.lses.n, want.log_probabilities.n});
@@ -123,18 +142,22 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
   // round trip.
   void backward(stream& s, const inputs& in, const saved& keep, view<const float> upstream,
                 const gradients& to) {
-    check(in, keep, upstream, to);
     const shape& limits = plan_.shape;
+    if (limits.one_pass) detail::check_one_upstream(upstream.n);
+    if (limits.one_pass) detail::check_one_pass(limits, in.x.rows, keep);
+    check(in, keep, upstream, to);
     if (limits.frozen_inputs && limits.frozen_weights) return;
+    if (limits.one_pass)
+      return detail::scale_gradients(*backend_, s, keep, in.x.rows, divisor(in), upstream, to);
     auto open = space_->open(set_);
-    const memory m = take(open);
+    const memory m = memory::take(open, plan_);
     Backend& be = *backend_;
     be.launch(s, rows{1}, sum_classes{limits.vocabulary}, plateau::in(in.class_weights), out(m.class_sum));
     const index_t n = in.x.rows;
     tile<float> dx{};
     if (!plan_.activations && !limits.frozen_inputs) dx = stationary(to, m, n);
     detail::cross_entropy_backward<Backend, T, Id> work{step_of(in, keep, m), to, divisor(in), upstream,
-                                                        m.gradient_tile,      dx};
+                                                        m.gradient_tiles,     dx};
     rotate(s, keep, plan_.backward_payload(), plan_.backward_carry(), m.ring, work,
            "linear_cross_entropy backward");
     if (m.accumulator.n != 0 && n != 0) work.round_into(s, dx, to.dx);
@@ -143,87 +166,85 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
  private:
   using plan_type = detail::cross_entropy_plan<Backend, T>;
   using misfit = detail::cross_entropy_misfit;
+  using memory = detail::cross_entropy_memory<Backend, T, Id>;
 
-  // Its parts of the workspace, in the order of the lines.
-  struct memory {
-    ring_buffers ring;
-    view<float> logits;
-    view<T> gradient_tile;
-    view<token_gradient> tile_tokens;
-    view<float> accumulator;
-    scratch_view scratch;
-    view<token_sums> sums;
-    scratch_view sum_scratch;
-    view<float> class_sum;
-    view<bad_target> bad;
-    view<bad_target, typename Backend::host_memory::space> bad_on_host;
+  // What can fail on one rank alone, made before the ranks vote.
+  struct parts {
+    plan_type plan;
+    stream transfer;
+    std::optional<stream> second;
   };
-
-  linear_cross_entropy(Backend& backend, Communicator& comm, const plan_type& plan, workspace<Backend>& space,
-                       index_t shard_rows)
-      : backend_(&backend), comm_(&comm), space_(&space), plan_(plan), set_(plan.working_set()),
+  // With even shards, of whole blocks.
+  linear_cross_entropy(Backend& backend, Communicator& comm, parts made, workspace<Backend>& space)
+      : backend_(&backend), comm_(&comm), space_(&space), plan_(made.plan), set_(plan_.working_set()),
         numbers_(static_cast<std::size_t>(4 * comm.size())),
         shard_first_(static_cast<std::size_t>(comm.size() + 1)),
-        shard_rows_(static_cast<std::size_t>(comm.size())), transfer_(backend.make_stream("ring")) {
-    const even_shards even{plan.shape.vocabulary, comm.size()};
-    const std::int64_t mine[] = {shard_rows == -1 ? even.count(comm.rank()) : shard_rows};
-    comm.host_exchange(mine, shard_rows_, "linear_cross_entropy shards");
+        shard_rows_(static_cast<std::size_t>(comm.size())), transfer_(std::move(made.transfer)),
+        second_(std::move(made.second)) {
+    const index_t vocabulary = plan_.shape.vocabulary, unit = std::max<index_t>(1, plan_.shape.fixed_block);
+    const even_shards even{(vocabulary - 1) / unit + 1, comm.size()};
+    for (std::size_t r = 0; r < shard_rows_.size(); ++r) {
+      const index_t blocks = even.first(static_cast<int>(r) + 1);
+      shard_first_[r + 1] = r + 1 == shard_rows_.size() ? vocabulary : blocks * unit;
+      shard_rows_[r] = shard_first_[r + 1] - shard_first_[r];
+    }
+  }
+  // The shards that the ranks have, or were asked for by -1.
+  void count_shards(index_t mine_or_even) {
+    const std::int64_t mine[] = {mine_or_even == -1 ? shard_rows() : mine_or_even};
+    comm_->host_exchange(mine, shard_rows_, "linear_cross_entropy shards");
     bool good = true;
-    for (int r = 0; r < comm.size(); ++r) {
-      const auto i = static_cast<std::size_t>(r);
-      good = good && shard_rows_[i] >= 0 && shard_rows_[i] <= plan.shape.vocabulary - shard_first_[i];
+    for (std::size_t i = 0; i < shard_rows_.size(); ++i) {
+      good = good && shard_rows_[i] >= 0 && shard_rows_[i] <= plan_.shape.vocabulary - shard_first_[i];
       shard_first_[i + 1] = good ? shard_first_[i] + shard_rows_[i] : 0;
     }
-    if (good && shard_first_.back() == plan.shape.vocabulary) return;
+    if (good && shard_first_.back() == plan_.shape.vocabulary) return check_blocks();
     std::string text = "plateau: linear_cross_entropy: the shards of all ranks must be the vocabulary of " +
-                       std::to_string(plan.shape.vocabulary) + " rows, but they have ";
+                       std::to_string(plan_.shape.vocabulary) + " rows, but they have ";
     for (std::size_t r = 0; r < shard_rows_.size(); ++r)
       text += (r == 0 ? "" : ", ") + std::to_string(shard_rows_[r]);
     throw config_error(text + ": give each rank its own part, not all of it");
   }
 
-  // The plan, once all ranks have the same shape and room for it.
-  static plan_type agreed(Communicator& comm, const shape& limits, const workspace<Backend>& space) {
-    std::optional<plan_type> plan;
+  void check_blocks() const {
+    const index_t block = plan_.shape.fixed_block, vocabulary = plan_.shape.vocabulary;
+    for (std::size_t r = 0; block != 0 && r < shard_rows_.size(); ++r)
+      if (shard_first_[r] % block != 0 && shard_first_[r] != vocabulary)
+        throw config_error("plateau: linear_cross_entropy: the shard of rank " +
+                           std::to_string(detail::origin_rank(*comm_, static_cast<int>(r))) +
+                           " must begin at a multiple of fixed_block " + std::to_string(block) +
+                           ", but begins at row " + std::to_string(shard_first_[r]));
+  }
+
+  // What a rank needs for the shape, if the workspace has room for it.
+  static parts fitting(Backend& backend, const Communicator& comm, const shape& limits,
+                       const workspace<Backend>& space) {
+    const plan_type plan(limits, comm.size());
+    const plateau::working_set set = plan.working_set();
+    if (set.device_bytes() > space.device_bytes() || set.pinned_bytes() > space.pinned_bytes())
+      throw config_error("plateau: linear_cross_entropy: the workspace has " +
+                         std::to_string(space.device_bytes()) + " device and " +
+                         std::to_string(space.pinned_bytes()) + " pinned bytes, but " +
+                         std::to_string(set.device_bytes()) + " and " + std::to_string(set.pinned_bytes()) +
+                         " are needed: reserve working_set(limits, ranks)");
+    parts made{plan, backend.make_stream("ring"), std::nullopt};
+    if (limits.tiles_in_flight == 2) made.second.emplace(backend.make_stream("second tile"));
+    return made;
+  }
+  // The same, once all ranks have one and the same shape.
+  static parts agreed(Backend& backend, Communicator& comm, const shape& limits,
+                      const workspace<Backend>& space) {
+    std::optional<parts> made;
     std::optional<failure> mine;
     try {
-      plan.emplace(limits, comm.size());
-      const plateau::working_set set = plan->working_set();
-      if (set.device_bytes() > space.device_bytes() || set.pinned_bytes() > space.pinned_bytes())
-        throw config_error("plateau: linear_cross_entropy: the workspace has " +
-                           std::to_string(space.device_bytes()) + " device and " +
-                           std::to_string(space.pinned_bytes()) + " pinned bytes, but " +
-                           std::to_string(set.device_bytes()) + " and " + std::to_string(set.pinned_bytes()) +
-                           " are needed: reserve working_set(limits, ranks)");
+      made.emplace(fitting(backend, comm, limits, space));
     } catch (...) {
       mine = failure::current();
     }
     constexpr scalar_kind type = scalar_kind_of<T>, ids = scalar_kind_of<Id>;
     vote(comm, limits.digest_of(type, ids), mine ? &*mine : nullptr, "linear_cross_entropy",
          limits.text(type, ids));
-    return *plan;
-  }
-
-  template <class Phase> memory take(Phase& open) const {
-    memory m;
-    m.ring = ring_buffers::take(open, plan_.layout(), plan_.ranks);
-    const index_t tile_elements = plan_.tile_tokens() * plan_.tile_columns();
-    m.logits = open.template device<float>(tile_elements);
-    if constexpr (std::is_same_v<T, float>)
-      m.gradient_tile = m.logits;
-    else
-      m.gradient_tile = open.template device<T>(tile_elements);
-    if (!plan_.activations) m.tile_tokens = open.template device<token_gradient>(plan_.tile_tokens());
-    if (plan_.needs_accumulator())
-      m.accumulator = open.template device<float>(plan_.shape.tokens * plan_.shape.hidden);
-    m.scratch = open.template device<unsigned char>(static_cast<index_t>(plan_.scratch_bytes()));
-    m.sums = open.template device<token_sums>(token_sum_blocks);
-    m.sum_scratch = open.template device<unsigned char>(
-        static_cast<index_t>(reduce_scratch_bytes<double>(plan_.ranks, plan_.sum_options)));
-    m.class_sum = open.template device<float>(1);
-    m.bad = open.template device<bad_target>(1);
-    m.bad_on_host = open.template pinned<bad_target>(1);
-    return m;
+    return std::move(*made);
   }
 
   loss_terms terms() const {
@@ -236,8 +257,17 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
             o.nan_when_empty};
   }
   detail::cross_entropy_step<Backend, T, Id> step_of(const inputs& in, const saved& keep, const memory& m) {
-    return {*backend_, plan_,         in,        keep,       shard_first_, comm_->rank(), terms(),
-            m.logits,  m.tile_tokens, m.scratch, m.class_sum};
+    return {*backend_,    plan_,         in,        keep,
+            shard_first_, comm_->rank(), terms(),   second_ ? &*second_ : nullptr,
+            m.logits,     m.tile_tokens, m.scratch, m.class_sum};
+  }
+  void in_one_pass(stream& s, const inputs& in, const saved& keep, const memory& m,
+                   detail::cross_entropy_forward<Backend, T, Id>& work) {
+    backend_->launch(s, elements{1}, fill<float>{1}, out(m.unit));
+    const gradients sums{{}, keep.dx, keep.dweight, keep.dbias};
+    detail::cross_entropy_backward<Backend, T, Id> back{
+        step_of(in, keep, m), sums, {}, m.unit, m.gradient_tiles};
+    detail::cross_entropy_one_pass<Backend, T, Id>{work, back, m.strip}.run(s);
   }
   template <class Work>
   void rotate(stream& s, const saved& keep, const ring_row& payload, const ring_row& carry,
@@ -337,6 +367,7 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
   std::vector<std::int64_t> numbers_;
   std::vector<index_t> shard_first_, shard_rows_;
   stream transfer_;
+  std::optional<stream> second_;
 };
 
 } // namespace plateau::inline v0
