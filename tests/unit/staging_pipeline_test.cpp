@@ -90,7 +90,7 @@ TEST_CASE("device bytes are slots x bucket elements x bytes of an element, whate
     CHECK(rounded == static_cast<std::size_t>(slots) * (5376 + 5376 + 10496 + 2816));
     CHECK(rounded - exact < static_cast<std::size_t>(slots) * 4 * 256);
   }
-  // By default an eighth of the state at most, and 64 MiB a bucket.
+  // By default an eighth of the state at most, and 32 MiB a bucket.
   for (const index_t n : {index_t{1} << 20, index_t{1} << 31, index_t{35} << 30}) {
     const pl::staging_shape s = pipeline_type::shape_for(n);
     CHECK(pipeline_type::working_set_of(s).device_bytes() <= static_cast<std::size_t>(n) * 18 / 8);

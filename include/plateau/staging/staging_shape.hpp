@@ -35,10 +35,10 @@ struct staging_shape {
   }
 };
 
-// Bytes of one bucket, all streamed fields together, where nobody says otherwise: 64 MiB, which is long for a
-// link and short for a device; less for a small state, so that all slots together are at most an eighth of
-// it.
-inline constexpr std::size_t usual_bucket_bytes = std::size_t{64} << 20;
+// Bytes of one bucket, all streamed fields together, where nobody says otherwise: 32 MiB, whose copies take a
+// hundred times as long as it takes to begin them, while three slots are less than 100 MiB; less for a small
+// state, so that all slots together are at most an eighth of it.
+inline constexpr std::size_t usual_bucket_bytes = std::size_t{32} << 20;
 constexpr std::size_t default_bucket_bytes(std::size_t state_bytes, int slots) {
   return std::min(usual_bucket_bytes, state_bytes / (8 * static_cast<std::size_t>(slots)));
 }
