@@ -43,6 +43,10 @@ TEST_CASE("a kernel takes what its products or its bytes take, whichever is more
   CHECK(c.share(resource::compute) == 1);
   CHECK(c.share(resource::device_memory) == doctest::Approx(20 / 40.5));
   CHECK(m.operation(op(dry::engine::compute, 4, 1000)).share(resource::device_memory) == 0);
+  h.kernel_gap_seconds = 0.25; // which another stream's kernel can use
+  CHECK(dry::cost_model(h).operation(op(dry::engine::compute, 4, 0)).seconds == 4.5);
+  CHECK(dry::cost_model(h).operation(op(dry::engine::compute, 4, 0)).share(resource::compute) ==
+        doctest::Approx(4.25 / 4.5));
 }
 
 TEST_CASE("a copy takes what the slowest thing takes that it passes through") {

@@ -85,7 +85,7 @@ class cost_model {
     case engine::compute: {
       const double moving = memory_seconds(bytes);
       c.seconds = std::max(i.flops / flop_rate(i.type), moving) + h_.operation_seconds;
-      c.share(resource::compute) = 1;
+      use(c, resource::compute, c.seconds - std::min(h_.kernel_gap_seconds, h_.operation_seconds));
       if (bytes > static_cast<double>(h_.cache_bytes)) use(c, resource::device_memory, moving);
       break;
     }

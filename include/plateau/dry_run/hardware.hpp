@@ -25,6 +25,7 @@ struct hardware {
   std::uint64_t cache_bytes = 0;     // L2
   std::uint64_t device_bytes = 0;    // capacity; 0: not stated
   double operation_seconds = 0;      // the least that an operation takes on the device
+  double kernel_gap_seconds = 0;     // of that, what a kernel of another stream can use
   double copy_seconds = 0;           // what a copy over the host link takes beside its bytes
 
   // Between a device and its host.
@@ -74,6 +75,7 @@ inline void check(const hardware& h) {
   };
   constexpr figure times[] = {
       {"operation_seconds", &hardware::operation_seconds},
+      {"kernel_gap_seconds", &hardware::kernel_gap_seconds},
       {"copy_seconds", &hardware::copy_seconds},
       {"launch_seconds", &hardware::launch_seconds},
       {"host_exchange_seconds", &hardware::host_exchange_seconds},
