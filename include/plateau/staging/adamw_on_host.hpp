@@ -89,18 +89,23 @@ template <class Backend, class Gradient, class Parameter, class GradientSpace> c
           be.copy(caller, in(view<const adamw_factors>(factors.sub(t, 1))), out(m.factors.sub(t, 1)));
       be.copy(caller, in(view<const float>(control)), out(m.control));
       const event begin = be.record(caller);
-      be.wait(in_, begin);
-      be.wait(work_, begin);
+      be.wait(gradients_on_host ? work_ : in_, begin); // the stages after it wait for the first
       std::array<event, staging_shape::most_slots> updated{}, unused{};
       for (index_t i = 0; i < plan.buckets(); ++i) {
         const bucket b = plan.at(i);
         const auto slot = static_cast<std::size_t>(i % shape_.slots);
+        bool any = false;
+        for_each_part(plan, b, options, [&](index_t, const tensor_part&) { any = true; });
+        if (!any) {
+          progress(b);
+          continue;
+        }
         view<const Gradient, host_space> g;
         if constexpr (gradients_on_host) {
           g = gradients.sub(b.first, b.elements);
         } else {
           // The slot's last gradients have been used when its last update has ended.
-          if (i >= shape_.slots) be.wait(in_, updated[slot]);
+          be.wait(in_, updated[slot]);
           for_each_part(plan, b, options, [&](index_t, const tensor_part& p) {
             be.copy(in_, in(gradients.sub(b.first + p.at, p.elements)),
                     out(m.gradients[slot].sub(p.at, p.elements)));
@@ -108,7 +113,7 @@ template <class Backend, class Gradient, class Parameter, class GradientSpace> c
           be.wait(work_, be.record(in_));
           g = m.gradients[slot].sub(0, b.elements);
         }
-        if (i >= shape_.slots) be.wait(work_, unused[slot]);
+        be.wait(work_, unused[slot]);
         for_each_part(plan, b, options, [&](index_t t, const tensor_part& p) {
           const auto part = [&](auto v) { return v.sub(b.first + p.at, p.elements); };
           be.host_task(work_, host_update{&engine_},

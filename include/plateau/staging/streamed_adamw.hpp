@@ -17,6 +17,7 @@
 #include <plateau/access.hpp>
 #include <plateau/checks.hpp>
 #include <plateau/config.hpp>
+#include <plateau/drain.hpp>
 #include <plateau/error.hpp>
 #include <plateau/memory_source.hpp>
 #include <plateau/staging/adamw_on_host.hpp>
@@ -188,6 +189,7 @@ class streamed_adamw {
   void read_steps(stream& s, std::span<std::int64_t> into) {
     check_count("steps", static_cast<index_t>(into.size()));
     const auto host = pinned_steps();
+    const drain<Backend> before_it_goes(*backend_, s);
     backend_->copy(s, in(view<const std::int64_t>(state_->steps.all())), out(host.all()));
     backend_->fetch(backend_->record(s), in(view<const std::int64_t, host_space>(host.all())), into,
                     "steps of each tensor", std::int64_t{0});
@@ -199,6 +201,7 @@ class streamed_adamw {
         throw config_error("plateau: streamed_adamw: tensor " + std::to_string(t) + " cannot have made " +
                            std::to_string(from[t]) + " steps");
     const auto host = pinned_steps();
+    const drain<Backend> before_it_goes(*backend_, s);
     backend_->host_task(s, copy_steps{from.data()}, out(host.all()));
     backend_->copy(s, in(view<const std::int64_t, host_space>(host.all())), out(state_->steps.all()));
     backend_->wait(backend_->record(s));
@@ -305,6 +308,7 @@ class streamed_adamw {
   }
   template <class F> void in_turns(stream& s, F f) {
     const pinned_buffer<Parameter, Backend> values(backend_->pinned(), plan_.largest(), tag::optimizer);
+    const drain<Backend> before_they_go(*backend_, s);
     for (index_t i = 0; i < plan_.buckets(); ++i) f(plan_.at(i), values.first(plan_.at(i).elements));
     backend_->wait(backend_->record(s));
   }
