@@ -46,6 +46,10 @@ add_dependencies(plateau_cuda_tests plateau_cuda_headers)
 
 # --- tests/cuda -----------------------------------------------------------------------------------------------------
 
+# The kernels of these are those of other files, which show what a second architecture makes of them.
+set(PLATEAU_CUDA_LARGE_ARCHITECTURES "" CACHE STRING
+    "What the training program and the largest programs of tests/cuda are compiled for, if not for all architectures")
+
 file(GLOB plateau_cuda_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/cuda/*.cu")
 add_library(plateau_cuda_main STATIC cuda_main.cpp)
 target_link_libraries(plateau_cuda_main PUBLIC doctest::doctest PRIVATE plateau::cuda plateau_warnings)
@@ -74,6 +78,9 @@ foreach(source IN LISTS plateau_cuda_sources)
   endif()
   # fmt 9 does not compile under nvcc in C++20 without it.
   target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
+  if(PLATEAU_CUDA_LARGE_ARCHITECTURES AND name MATCHES "^(memory|training|nccl.*)_check$")
+    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${PLATEAU_CUDA_LARGE_ARCHITECTURES}")
+  endif()
   plateau_record_kernels(${target})
   add_dependencies(plateau_cuda_tests ${target})
 endforeach()
@@ -84,6 +91,9 @@ if(TARGET moe_train)
   get_target_property(moe_train_sources moe_train SOURCES)
   if(moe_train_sources MATCHES "\\.cu(;|$)")
     target_link_libraries(moe_train PRIVATE plateau_cuda_warnings)
+    if(PLATEAU_CUDA_LARGE_ARCHITECTURES)
+      set_target_properties(moe_train PROPERTIES CUDA_ARCHITECTURES "${PLATEAU_CUDA_LARGE_ARCHITECTURES}")
+    endif()
     plateau_record_kernels(moe_train)
     add_dependencies(plateau_cuda_tests moe_train)
   endif()
