@@ -118,7 +118,7 @@ std::vector<float> train(bool streamed) {
   const auto device = [&](const auto& all) { return pl::view<float>{all.data(), n}; };
   auto stream = backend.make_stream("main");
   pipeline stage(backend, space, slots);
-  for (index_t i = 0; i < n; ++i) m.data()[i] = 0, w.data()[i] = std::sin(static_cast<float>(i));
+  for (index_t i = 0; i < n; ++i) m.data()[i] = 0, w.data()[i] = std::sin(static_cast<float>(i % 997 * i));
   for (int step = 0; step < steps; ++step) {
     for (index_t i = 0; i < n; ++i) g.data()[i] = w.data()[i] * std::cos(0.1F * static_cast<float>(i));
     const auto update = [&](stream_type& s, const pl::bucket& b, auto grad, auto mean, auto weight) {
