@@ -40,6 +40,7 @@ struct ring_case {
   bool last_first = false;  // ... or last in first out
   int backwards = 1;        // of each forward
   bool other_first = false; // a backward with another upstream gradient before, whose results are thrown away
+  bool in_place = false;    // with one_pass: what forward makes is kept where backward wants it
   int steps = 1;
   bool fewer_first = false; // steps before the last have fewer tokens, other ones on each rank
 
@@ -113,6 +114,13 @@ template <class T> struct ring_result {
 };
 
 namespace detail {
+// What lies between rows and in front of arrays.
+template <class T> T beside() {
+  if constexpr (std::is_integral_v<T>)
+    return T{77};
+  else
+    return static_cast<T>(static_cast<float>(NAN));
+}
 // One rank's arrays, and a way to fill them that a backend without data has too.
 template <class Backend, bool has_data> struct ring_arrays {
   Backend& backend;
@@ -140,7 +148,7 @@ template <class Backend, bool has_data> struct ring_arrays {
         const index_t r = (i - a.skew) / a.ld, c = (i - a.skew) % a.ld;
         return i >= a.skew && c < cols
                    ? static_cast<T>(from[static_cast<std::size_t>((first + r) * cols + c)])
-                   : static_cast<T>(static_cast<float>(NAN));
+                   : beside<T>();
       };
       if (a.memory.size() != 0) to_device(backend, stream, a.memory.all(), value_of);
     } else {
@@ -231,7 +239,20 @@ std::vector<ring_result<T>> run_ring_ranks(ring_case c, const ring_values<T>& va
       std::vector<decltype(make.template make<pl::token_state>(0, 1, 0))> states;
       std::vector<decltype(make.template make<double>(0, 1, 0))> sums;
       std::vector<typename loss_type::saved> saved(static_cast<std::size_t>(c.forwards));
+      std::vector<decltype(make.template make<float>(0, 1, 0))> kept;
       for (auto& keep : saved) {
+        if (c.shape.one_pass) {
+          const bool apart = !c.in_place;
+          kept.push_back(make.template make<float>(of_x && apart ? n : 0, h, 2));
+          keep.dx = kept.back().all();
+          kept.push_back(make.template make<float>(of_w && apart ? rows : 0, h, 1));
+          keep.dweight = kept.back().all();
+          kept.push_back(make.template make<float>(of_w && apart && c.shape.bias ? rows : 0, 1, 0));
+          keep.dbias = kept.back().list();
+          if constexpr (std::is_same_v<T, float>)
+            if (c.in_place) keep.dx = c.wide_dx ? wide_dx.all() : dx.all();
+          if (c.in_place) keep.dweight = dweight.all(), keep.dbias = dbias.list();
+        }
         states.push_back(make.template make<pl::token_state>(n, 1, 0));
         sums.push_back(make.template make<double>(2, 1, 0));
         keep.rows = states.back().list();

@@ -14,7 +14,7 @@
 
 namespace pl = plateau;
 using pl::index_t, pl::rotation, pl::reduction;
-using support::ring_case, support::values_of, support::run_ring, support::check_ring;
+using support::ring_case, support::values_of, support::run_ring, support::check_ring, support::same_bits;
 
 namespace {
 
@@ -68,11 +68,20 @@ TEST_CASE("V2, V6, V9: 1, 2, 3 and 5 ranks, uneven, some with nothing: all of it
   }
 }
 
-TEST_CASE("every option, one by one and together") {
-  for (const rotation r : both)
+TEST_CASE("every option, one by one and together, in both modes, one tile or two in flight") {
+  for (int mode = 0; mode < 3; ++mode)
     for (int option = 0; option < 10; ++option) {
+      CAPTURE(mode);
       CAPTURE(option);
-      ring_case c = small_case({8, 0, 13}, {10, 7, 6}, r);
+      ring_case c = small_case({8, 0, 13}, {10, 7, 6}, both[mode % 2]);
+      c.shape.tiles_in_flight = 1 + option % 2;
+      if (mode == 2) {
+        c.tokens = {21}, c.shards = {23};
+        c.shape.one_pass = true;
+        c.shape.strip_rows = 6;
+        c.shape.tiles_in_flight = 1;
+        c.in_place = option % 2 == 1;
+      }
       const bool all = option == 9;
       c.seed = static_cast<std::uint64_t>(10 * option + 1);
       if (option == 0 || all) c.shape.options.smoothing = 0.125F;
@@ -84,7 +93,7 @@ TEST_CASE("every option, one by one and together") {
       if (option == 6 || all) c.token_weights = true;
       if (option == 7 || all) {
         c.shape.options.reduction = reduction::none;
-        c.upstream_each = true;
+        c.upstream_each = mode != 2;
       }
       if (option == 8 || all) c.spare = 3;
       if (option == 3) c.shape.options.reduction = reduction::sum;
@@ -109,6 +118,7 @@ TEST_CASE("the number of ranks, and how they share, does not matter: any sizes, 
     c.shape.tile = {any(1, 16), any(1, 16)};
     c.shape.hop_rows = any(1, 16);
     c.shape.options.smoothing = round % 3 == 0 ? 0.25F : 0.0F;
+    c.shape.tiles_in_flight = 1;
     c.seed = static_cast<std::uint64_t>(round + 1);
     const auto values = values_of<float>(c);
     const auto one = run_ring<float>(c, values, threads{});
@@ -118,7 +128,10 @@ TEST_CASE("the number of ranks, and how they share, does not matter: any sizes, 
         c.shape.rotate = r;
         c.tokens = deal(source, tokens, ranks);
         c.shards = deal(source, vocabulary, ranks);
+        c.shape.tiles_in_flight = 1;
         const auto more = run_ring<float>(c, values, threads{});
+        c.shape.tiles_in_flight = 2;
+        CHECK(same_bits(run_ring<float>(c, values, threads{}), more));
         CHECK(largest(more.losses, one.losses) < 1e-5);
         CHECK(distance(more.dx, one.dx) < 2e-6);
         CHECK(distance(more.dweight, one.dweight) < 2e-6);
@@ -184,4 +197,75 @@ TEST_CASE("another number of tokens each step: each step is as if it were the on
     c.fewer_first = true;
     CHECK(same_bits(run_ring<float>(c, values, threads{}), expected));
   }
+}
+
+TEST_CASE("one pass: what recompute mode gives, for any strip, upstream gradient and type, again and again") {
+  for (const index_t strip : {1, 5, 17, 400})
+    for (const index_t tokens : {0, 1, 17}) {
+      CAPTURE(strip);
+      CAPTURE(tokens);
+      ring_case c = small_case({tokens}, {23}, rotation::activations);
+      c.shape.bias = c.token_weights = true;
+      c.forwards = c.backwards = 2;
+      const auto values = values_of<float>(c);
+      const auto twice = run_ring<float>(c, values, threads{});
+      c.shape.one_pass = true;
+      c.shape.strip_rows = strip;
+      const auto once = run_ring<float>(c, values, threads{});
+      check_ring(c, values, once);
+      CHECK(same_bits(once.losses, twice.losses));
+      CHECK(same_bits(once.loss, twice.loss));
+      CHECK(distance(once.dx, twice.dx) < 1e-6);
+      CHECK(distance(once.dweight, twice.dweight) < 1e-6);
+      c.wide_dx = true;
+      CHECK(same_bits(run_ring<float>(c, values, threads{}).wide_dx, once.dx));
+    }
+  ring_case c = small_case({17}, {23}, rotation::weights); // of which one pass makes nothing
+  c.shape.one_pass = true;
+  c.shape.strip_rows = 4;
+  check<pl::bfloat16>(c);
+  c.shape.frozen_inputs = true;
+  check<pl::bfloat16>(c);
+  c.shape.frozen_inputs = false, c.shape.frozen_weights = true;
+  check<float>(c);
+}
+
+TEST_CASE(
+    "fixed blocks: the bits of a loss depend neither on the ranks, nor on the rotation or the sub-blocks") {
+  bool differ = false; // without them
+  for (const index_t block : {0, 8})
+    for (const bool statistics : {false, true}) {
+      ring_case c;
+      c.tokens = {29};
+      c.shards = {67}; // nine blocks, the last of three
+      c.shape.hidden = 11;
+      c.shape.tile = {5, 3};
+      c.shape.hop_rows = 200;
+      c.shape.fixed_block = block;
+      c.shape.entropy = c.shape.argmax = statistics;
+      c.shape.options.smoothing = 0.125F;
+      const auto values = values_of<float>(c);
+      const auto one = run_ring<float>(c, values, threads{});
+      check_ring(c, values, one);
+      const std::vector<std::vector<index_t>> shards{
+          {67}, {32, 35}, {8, 0, 59}, {0, 16, 24, 24, 3}, {64, 3, 0}};
+      std::mt19937 source(5);
+      for (const auto& each : shards)
+        for (const rotation r : both)
+          for (const index_t hop_rows : {8, 24, 200}) {
+            c.shards = each;
+            c.tokens = deal(source, 29, c.ranks() == 0 ? 1 : static_cast<int>(each.size()));
+            c.shape.rotate = r;
+            c.shape.hop_rows = hop_rows;
+            c.shape.tile.tokens = 1 + hop_rows % 7;
+            c.shape.tiles_in_flight = 1 + static_cast<int>(hop_rows / 8 % 2);
+            const auto more = run_ring<float>(c, values, threads{});
+            const bool same = same_bits(more.losses, one.losses) && same_bits(more.lses, one.lses) &&
+                              same_bits(more.entropies, one.entropies) && more.argmaxes == one.argmaxes;
+            if (block != 0) CHECK(same);
+            differ = differ || (block == 0 && !same);
+            CHECK(distance(more.dweight, one.dweight) < 2e-6);
+          }
+    }
+  CHECK(differ);
 }

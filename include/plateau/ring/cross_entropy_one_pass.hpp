@@ -114,7 +114,7 @@ template <class Backend, class T, class Id> struct cross_entropy_one_pass {
           d = logits;
         else
           d = t.in(back.gradient_tiles);
-        back.turn_into_gradients(s, m, t, logits, tokens, d);
+        back.turn_into_gradients(s, m, t, logits, true, tokens, d);
         back.multiply(s, m, t, d, {to.wide_dx, to.dweight, to.dbias}, t.column == 0, i == 0);
       });
     }

@@ -186,7 +186,7 @@ struct cross_entropy_backward : cross_entropy_step<Backend, T, Id> {
           }
         },
         [&](stream& on, const logit_tile& t) {
-          turn_into_gradients(on, m, t, t.in(this->logits), tokens[t.slot], t.in(gradient_tiles));
+          turn_into_gradients(on, m, t, t.in(this->logits), false, tokens[t.slot], t.in(gradient_tiles));
         },
         [&](stream& on, const logit_tile& t) {
           multiply(on, m, t, t.in(gradient_tiles), sums, t.column == 0 && (activations || !dx_begun),
@@ -199,14 +199,18 @@ struct cross_entropy_backward : cross_entropy_step<Backend, T, Id> {
     tile<float> dx, dweight;
     view<float> dbias;
   };
-  // Products become logits, and those their gradients, rounded to T.
+  // Products, or logits that nothing is done to any more, become the gradients of their logits, rounded to T.
   void turn_into_gradients(stream& s, const ring_meeting<T>& m, const logit_tile& t, tile<float> products,
-                           view<const token_gradient> tokens, tile<T> gradients) {
-    this->with_logits(products, [&](auto tagged) {
+                           bool are_logits, view<const token_gradient> tokens, tile<T> gradients) {
+    const auto launch = [&](auto tagged) {
       this->backend.launch(s, rows{t.tokens}, logit_gradients{this->map(), m.first_column + t.column}, tagged,
                            in(this->bias_of(m, t.column, t.columns)),
                            in(this->classes_of(m, t.column, t.columns)), in(tokens), out(gradients));
-    });
+    };
+    if (are_logits)
+      launch(in(products));
+    else
+      this->with_logits(products, launch);
   }
   // Sums += the products with both sides, or, where they are the first, become them.
   void multiply(stream& s, const ring_meeting<T>& m, const logit_tile& t, tile<T> d, const sums_to& sums,
