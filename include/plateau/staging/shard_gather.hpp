@@ -57,6 +57,13 @@ template <class Backend, class Communicator> class shard_gather {
   void join(stream& s) {
     if (comm_->size() > 1) backend_->wait(s, backend_->record(transfer_));
   }
+  // The host waits for all pieces, where something has failed and the parameters may go.
+  void settle() noexcept {
+    try {
+      backend_->wait(backend_->record(transfer_));
+    } catch (...) { // latched there, and has come out already
+    }
+  }
 
  private:
   void check(const shard_plan& plan, index_t whole) const {
