@@ -6,9 +6,14 @@
 #include "support/counted_new.hpp"
 #include "support/ring_cases.hpp"
 
+#include <plateau/cuda/scratch_model.hpp>
+#include <plateau/dry_run.hpp>
+
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <string>
 #include <vector>
 
 namespace pl = plateau;
@@ -79,12 +84,23 @@ template <class T> std::vector<untouched> tightness(const ring_case& c) {
 
 TEST_CASE("the promise is tight: the worst input touches all of it") {
   for (const rotation r : {rotation::activations, rotation::weights})
-    for (const int ranks : {1, 3}) {
+    for (int i = 0; i < 7; ++i) {
+      const int ranks = i % 2 == 0 && i < 6 ? 3 : 1, mode = i / 2; // of tiles, of blocks, one pass
       CAPTURE(ranks);
+      CAPTURE(mode);
       CAPTURE(static_cast<int>(r));
       ring_case c = case_of(std::vector<index_t>(static_cast<std::size_t>(ranks), 37),
                             std::vector<index_t>(static_cast<std::size_t>(ranks), 41), r);
       c.shape.bias = true;
+      if (mode == 1) c.shape.tiles_in_flight = 2;
+      if (mode == 2) {
+        for (index_t& n : c.shards) n = 48;
+        c.shape.vocabulary = c.vocabulary();
+        c.shape.fixed_block = 16;
+        c.shape.entropy = c.shape.argmax = true;
+      }
+      c.shape.one_pass = mode == 3;
+      c.shape.strip_rows = 10;
       for (const untouched& u : tightness<float>(c)) {
         for (const std::string& line : u.lines) FAIL_CHECK("untouched: " << line);
       }
@@ -99,6 +115,8 @@ TEST_CASE("from the second step on nothing is allocated, whatever the number of 
       if (ranks == 1) c.tokens = {53}, c.shards = {61};
       c.steps = 3;
       c.forwards = 2;
+      c.shape.tiles_in_flight = r == rotation::weights ? 2 : 1;
+      c.shape.one_pass = ranks == 1 && r == rotation::activations;
       std::vector<std::uint64_t> before(3), made(3);
       const auto index = [](const auto& stage) { return static_cast<std::size_t>(stage.rank); };
       run_ring<float>(
@@ -109,12 +127,14 @@ TEST_CASE("from the second step on nothing is allocated, whatever the number of 
     }
 }
 
-TEST_CASE("four products, the ring's bytes and no others, no round trip, one exchange of integers") {
+TEST_CASE("four products, in one pass three, the ring's bytes and no others, no round trip, one exchange of "
+          "integers") {
   for (const rotation r : {rotation::activations, rotation::weights})
     for (const int ranks : {1, 2, 3})
       for (const bool given : {false, true}) {
         CAPTURE(ranks);
         ring_case c = case_of({}, {}, r);
+        c.shape.one_pass = ranks == 1 && given;
         for (int i = 0; i < ranks; ++i) c.tokens.push_back(20 + 5 * i), c.shards.push_back(33 - 4 * i);
         c.counts_given = given;
         const auto result = run_ring<float>(c, values_of<float>(c), threads{});
@@ -122,7 +142,8 @@ TEST_CASE("four products, the ring's bytes and no others, no round trip, one exc
         std::uint64_t flops = 0, sent = 0;
         for (const pl::counters& w : result.work) flops += w.matrix_flops;
         for (const pl::counters& w : result.world) sent += w.sent_bytes;
-        CHECK(flops == 4 * static_cast<std::uint64_t>(2 * c.all_tokens() * c.vocabulary() * h));
+        CHECK(flops == (c.shape.one_pass ? 3 : 4) *
+                           static_cast<std::uint64_t>(2 * c.all_tokens() * c.vocabulary() * h));
         // A row goes to the others twice; what is made of it comes home by way of all of them.
         const index_t float_bytes = 4, hops = ranks - 1, home = ranks > 1 ? ranks : 0;
         const index_t bytes =
@@ -149,16 +170,129 @@ TEST_CASE("working memory does not depend on the tokens, nor on the ranks from t
   s.tokens = index_t{1} << 20;
   CHECK(bytes(8) == at_first);
   CHECK(bytes(64) <= at_first + 64 * 16);
-  // The formula: two sub-blocks of rows, three of what comes home, a tile in fp32 and in bf16, scratch.
-  const std::size_t hop = 2048, hidden = 2880, tile = 1024 * 2048;
-  std::size_t scratch = 0;
-  for (const pl::memory_line& line : loss::working_set(s, 8))
-    if (std::string(line.what) == "scratch") scratch = line.bytes;
-  const std::size_t formula = 2 * hop * (hidden * 2 + 24) + 3 * hop * hidden * 4 + tile * (4 + 2) + scratch +
-                              256 * 24 + 7 * 8 + 4 + 16;
-  CHECK(at_first >= formula);
-  CHECK(at_first <= formula + 8 * 256);
-  CHECK(at_first <= 150000000);
+  // The formula: two sub-blocks of rows, three of what comes home, for each tile in flight its logits in
+  // fp32, their gradients in bf16 and scratch; the states of fixed blocks travel in place of a state.
+  const std::size_t hidden = 2880, tile = 1024 * 2048;
+  for (const int tiles : {1, 2})
+    for (const index_t block : {0, 65536, 16}) {
+      s.tiles_in_flight = tiles;
+      s.fixed_block = block;
+      s.hop_rows = tiles == 1 ? 2048 : 1024;
+      const auto hop = static_cast<std::size_t>(s.hop_rows), n = static_cast<std::size_t>(tiles);
+      std::size_t scratch = 0;
+      for (const pl::memory_line& line : loss::working_set(s, 8))
+        if (std::string(line.what) == "scratch") scratch = line.bytes;
+      const std::size_t blocks = block == 0 ? 1 : (201088 + static_cast<std::size_t>(block) - 1) / block;
+      const std::size_t columns = block == 16 ? 16 : 2048;
+      const std::size_t formula = 2 * hop * (hidden * 2 + 24) + 3 * hop * std::max(hidden * 4, blocks * 16) +
+                                  n * (tile / 2048 * columns * (4 + 2) + scratch) + 256 * 24 + 7 * 8 + 4 + 16;
+      CAPTURE(tiles);
+      CAPTURE(block);
+      CHECK(bytes(8) >= formula);
+      CHECK(bytes(8) <= formula + 12 * 256);
+    }
+  s.fixed_block = 0;
+  CHECK(bytes(8) <= 150000000);
+  using on_cuda = pl::linear_cross_entropy<pl::dry_run<pl::cuda_scratch>, pl::dry_communicator, pl::bfloat16>;
+  for (const index_t tokens : {1 << 14, 1 << 20}) {
+    s.tokens = tokens;
+    CHECK(on_cuda::working_set(s, 8).device_bytes() <= 150000000);
+  }
+  // One pass: a strip, and what is the same in all modes.
+  s.one_pass = true;
+  s.tiles_in_flight = 1;
+  s.strip_rows = 512;
+  s.vocabulary = 65536;
+  s.hidden = 512;
+  CHECK(on_host::working_set(s, 1).device_bytes() >= 512 * 65536 * 4);
+  CHECK(on_host::working_set(s, 1).device_bytes() <= 130u << 20);
+  // Recompute mode on one rank: its tile, and rows of which only targets travel.
+  s.one_pass = false;
+  s.tokens = s.hop_rows = 2048;
+  CHECK(on_host::working_set(s, 1).device_bytes() >= 1024 * 2048 * 4 + 2048 * 24);
+  CHECK(on_host::working_set(s, 1).device_bytes() <= 10u << 20);
+}
+
+TEST_CASE("one pass is refused where it cannot be right, on all ranks, and says what to do instead") {
+  pl::cross_entropy_shape s;
+  s.tokens = 8, s.hidden = 4, s.vocabulary = 12;
+  s.one_pass = true;
+  CHECK_THROWS_WITH_AS(on_host::working_set(s, 2), doctest::Contains("one_pass = false"), pl::config_error);
+  for (int i = 0; i < 4; ++i) {
+    pl::cross_entropy_shape other = s;
+    if (i == 0) other.tiles_in_flight = 2;
+    if (i == 1) other.fixed_block = 4;
+    if (i == 2) other.input_gradient_accumulator = true;
+    if (i == 3) other.strip_rows = 0;
+    CHECK_THROWS_AS(on_host::working_set(other, 1), pl::config_error);
+  }
+  s.tokens = 1 << 20, s.strip_rows = 1 << 20, s.vocabulary = index_t{1} << 60;
+  CHECK_THROWS_WITH_AS(on_host::working_set(s, 1), doctest::Contains("strip_rows"), pl::config_error);
+  for (int i = 0; i < 5; ++i) {
+    CAPTURE(i);
+    ring_case c = case_of({9}, {21}, rotation::automatic);
+    c.shape.one_pass = true;
+    if (i == 0) c.tokens = {9, 3}, c.shards = {11, 10};
+    if (i == 1) c.upstream_each = true;
+    std::string text;
+    try {
+      if (i == 2) {
+        c.tokens = {5};
+        c.shape.tiles_in_flight = 3;
+      }
+      if (i == 3) c.shape.fixed_block = 8, c.shape.one_pass = false, c.tokens = {4, 5}, c.shards = {11, 10};
+      if (i == 4) {
+        c.shape.fixed_block = 8, c.shape.one_pass = false, c.shape.hop_rows = 12;
+        c.shape.rotate = rotation::weights;
+      }
+      run_ring<float>(c, values_of<float>(c), threads{});
+    } catch (const pl::error& e) {
+      text = e.what();
+    }
+    constexpr const char* expected[] = {"one_pass = false", "recompute mode, one_pass = false",
+                                        "tiles_in_flight must be 1 or 2",
+                                        "the shard of rank 1 must begin at a multiple of fixed_block 8",
+                                        "hop_rows must be a multiple of fixed_block 8, got 12"};
+    CHECK_MESSAGE(text.find(expected[i]) != std::string::npos, text);
+  }
+}
+
+namespace {
+// A machine that has no thread for one of the streams, on rank 1.
+struct short_of_threads : pl::host_backend {
+  const char* missing = nullptr;
+  using pl::host_backend::host_backend;
+
+  stream make_stream(const char* what) {
+    if (missing != nullptr && std::string(what) == missing)
+      throw pl::backend_error("no thread for " + std::string(what));
+    return pl::host_backend::make_stream(what);
+  }
+};
+} // namespace
+
+TEST_CASE("a stream that one rank cannot make is an error on all of them, which may try again") {
+  for (const char* missing : {"ring", "second tile"}) {
+    using loss = pl::linear_cross_entropy<short_of_threads, pl::thread_communicator, float>;
+    std::atomic<int> told{0};
+    pl::run_ranks(3, [&](pl::thread_communicator& comm) {
+      short_of_threads backend;
+      pl::cross_entropy_shape s;
+      s.tokens = 4, s.hidden = 4, s.vocabulary = 9, s.tiles_in_flight = 2;
+      pl::workspace<short_of_threads> space(backend, loss::working_set(s, 3));
+      if (comm.rank() == 1) backend.missing = missing;
+      try {
+        loss op(backend, comm, s, space);
+      } catch (const pl::collective_error& e) {
+        const std::string text = e.what();
+        told += e.failed_rank == 1 && text.find("no thread for " + std::string(missing)) != std::string::npos;
+      }
+      backend.missing = nullptr;
+      const loss again(backend, comm, s, space);
+      CHECK(again.first_row(3) == 9);
+    });
+    CHECK(told == 3);
+  }
 }
 
 TEST_CASE("what rotates is what moves fewer bytes in forward and backward together") {

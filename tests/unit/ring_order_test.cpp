@@ -85,7 +85,7 @@ TEST_CASE("every wait of the rotation, and of two tiles in flight, is missed whe
 
 TEST_CASE("fewer tokens, none, no shard, one rank, every option: nothing is read that was never written") {
   for (const rotation r : {rotation::activations, rotation::weights})
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 10; ++i) {
       CAPTURE(i);
       ring_case c = small_case(r);
       if (i == 0) c.fewer_first = true;
@@ -94,6 +94,11 @@ TEST_CASE("fewer tokens, none, no shard, one rank, every option: nothing is read
       if (i == 3) c.tokens = {0, 0}, c.shards = {5, 0};
       if (i == 4) c.shape.frozen_inputs = true, c.forwards = 2, c.backwards = 2;
       if (i == 5) c.shape.frozen_weights = true;
+      if (i == 6) c.shape.tile = {2, 30}; // sums over columns meet
+      if (i >= 7) c.tokens = {17}, c.shards = {19}, c.shape.strip_rows = 5;
+      if (i >= 8) c.shape.one_pass = true, c.shape.tiles_in_flight = 1, c.in_place = i == 9;
+      if (i == 7)
+        c.shards = {8, 0, 11}, c.tokens = {9, 8, 2}, c.shape.fixed_block = 4, c.shape.entropy = true;
       if (i % 2 == 1) {
         c.shape.options.smoothing = 0.25F;
         c.shape.options.soft_cap = 5;

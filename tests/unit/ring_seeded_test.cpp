@@ -17,7 +17,10 @@ using support::ring_case, support::values_of, support::run_ring;
 
 namespace {
 
-ring_case case_of(rotation r) {
+// One tile in flight, two, states of fixed blocks, and one pass on one rank.
+constexpr int modes = 4;
+
+ring_case case_of(rotation r, int mode) {
   ring_case c;
   c.tokens = {5, 0, 9};
   c.shards = {7, 4, 0};
@@ -30,14 +33,26 @@ ring_case case_of(rotation r) {
   c.shape.options.soft_cap = 3;
   c.class_weights = c.token_weights = true;
   c.spare = 2;
+  if (mode == 1 || mode == 2) c.shape.tiles_in_flight = 2;
+  if (mode == 2) {
+    c.shards = {8, 0, 3};
+    c.shape.fixed_block = 4;
+    c.shape.entropy = c.shape.argmax = c.shape.accuracy = true;
+  }
+  if (mode == 3) {
+    c.tokens = {14}, c.shards = {11};
+    c.shape.one_pass = true;
+    c.shape.strip_rows = 5;
+  }
   return c;
 }
 
 } // namespace
 
 TEST_CASE("the same bits under any order of operations") {
-  for (const rotation r : {rotation::activations, rotation::weights}) {
-    const ring_case c = case_of(r);
+  for (int i = 0; i < 2 * modes; ++i) {
+    CAPTURE(i);
+    const ring_case c = case_of(i % 2 == 0 ? rotation::activations : rotation::weights, i / 2);
     const auto values = values_of<float>(c);
     const auto expected = run_ring<float>(c, values, support::on_threads<>{});
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
@@ -48,8 +63,9 @@ TEST_CASE("the same bits under any order of operations") {
 }
 
 TEST_CASE("every operation keeps the word of its tags") {
-  for (const rotation r : {rotation::activations, rotation::weights}) {
-    const ring_case c = case_of(r);
+  for (int i = 0; i < 2 * modes; ++i) {
+    CAPTURE(i);
+    const ring_case c = case_of(i % 2 == 0 ? rotation::activations : rotation::weights, i / 2);
     const auto values = values_of<float>(c);
     const auto expected = run_ring<float>(c, values, support::on_threads<>{});
     for (std::uint64_t seed = 0; seed < 3; ++seed) {
