@@ -6,6 +6,7 @@
 #pragma once
 
 #include "chosen_dispatch.hpp"
+#include "chosen_loss.hpp"
 #include "unflattened.hpp"
 
 namespace moe {
@@ -13,6 +14,8 @@ namespace moe {
 struct chosen_peaks : unflattened {
   template <class Backend, class Communicator, class T>
   using dispatch = chosen_dispatch<Backend, Communicator, T>;
+
+  template <class Backend, class Communicator, class T> using loss = chosen_loss<Backend, Communicator, T>;
 };
 
 } // namespace moe

@@ -174,6 +174,18 @@ inline void add_flags(CLI::App& app, options& o) {
              fmt::format("{}", d.foreign_experts), [&o](const std::string& text) {
                o.foreign_experts = parse_integer("--foreign-experts", text, 0, 1 << 16);
              });
+  const loss_settings l = o.loss();
+  flags.flag("--vocabulary-tile", "TxV",
+             "tokens and vocabulary of the logits that exist at a time,\nwith --flatten vocabulary",
+             fmt::format("{}x{}", l.tile_tokens, l.tile_vocabulary),
+             [&o](const std::string& text) { parse_vocabulary_tile("--vocabulary-tile", text, o); });
+  flags.flag("--hop-rows", "ROWS", "rows that move around the ring of ranks at a time",
+             fmt::format("{}", l.hop_rows),
+             [&o](const std::string& text) { o.hop_rows = parse_integer("--hop-rows", text, 1, 1 << 24); });
+  flags.flag("--rotate", "auto|activations|weights",
+             "what moves around the ring: what has fewer bytes,\nor one of the two",
+             std::string{name_of(l.rotate)},
+             [&o](const std::string& text) { o.rotate = parse_rotation("--rotate", text); });
   flags.flag("--routing", "SCENARIO",
              "learned, or forced: balanced, hot:FRACTION,EXPERTS, zipf:S,\nor all-to-one, which is the first "
              "top-k experts;\nrotating:FRACTION,EXPERTS; counts:FILE (CSV or JSON);\nbehind a '+', or alone "

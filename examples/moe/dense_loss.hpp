@@ -37,6 +37,9 @@ template <class Backend, class Communicator, class T> class dense_loss {
         .device<unsigned char>("scratch", static_cast<index_t>(scratch_bytes(c, b)));
   }
 
+  static pl::reservation reserve_for(const model_config& c, const rank_grid& g, const batch_limits& b) {
+    return pl::reserve(working_set(c, g, b));
+  }
   // Nothing is promised: it grows with the tokens.
   static std::optional<pl::reservation> promised(const model_config&, const rank_grid&, const batch_limits&) {
     return std::nullopt;

@@ -86,6 +86,14 @@ class dry_routing {
           if (grid_.expert_rank(peer) == place) met.push_back({key(peer), 4 + near, 0});
           if (near != 0) met.push_back({key(peer), 6, 0});
         }
+        // Around the ring of the vocabulary: who is before and after, so at last who comes hop after hop.
+        const auto beside = [&](int peer, std::uint64_t side) {
+          met.push_back({key(peer), side + (peer / ranks_per_node_ == node ? 1 : 0), 0});
+        };
+        if (config_.flatten.vocabulary) {
+          beside((rank + 1) % grid_.ranks, 8);
+          beside((rank + grid_.ranks - 1) % grid_.ranks, 10);
+        }
         std::sort(met.begin(), met.end());
         plateau::digest d;
         d.add(key(rank));
@@ -105,8 +113,10 @@ class dry_routing {
     std::vector<plateau::digest> own(static_cast<std::size_t>(grid_.ranks));
     const parameter_layout layout(config_, grid_, 0);
     const index_t local = config_.experts / grid_.expert_parallel;
+    const plateau::even_shards shards{config_.vocabulary, grid_.ranks};
     for (int rank = 0; rank < grid_.ranks; ++rank)
       own[static_cast<std::size_t>(rank)]
+          .add(config_.flatten.vocabulary ? shards.count(rank) : 0)
           .add(rank < layout.shared.elements() % grid_.ranks)
           .add(rank / grid_.expert_parallel <
                layout.expert.elements() % (grid_.ranks / grid_.expert_parallel))

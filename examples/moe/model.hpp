@@ -73,20 +73,21 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   // group) must outlive the model. Throws config_error for an impossible shape, budget_exceeded.
   model(Backend& backend, Communicator& world, Communicator& group, const model_config& c, const rank_grid& g,
         const batch_limits& b, const forced_routing* forced = nullptr)
-      : backend_(&backend), world_(&world), config_(c), grid_(g), limits_(b),
-        layout_(c, g, g.expert_rank(world.rank())), weights_(backend, layout_, pl::tag::parameters),
-        gradients_(backend, layout_), forward_set_(buffers::working_set(c, b, layer_pass::forward)),
+      : backend_(&backend), world_(&world), config_(c), grid_(g), limits_(b), layout_(c, g, world.rank()),
+        weights_(backend, layout_, pl::tag::parameters), gradients_(backend, layout_, c),
+        forward_set_(buffers::working_set(c, b, layer_pass::forward)),
         backward_set_(buffers::working_set(c, b, layer_pass::backward)),
         space_(backend, reservation(c, g, b)), dispatch_(backend, group, space_, c, g, b),
-        layer_(backend, dispatch_, c, b, forced), loss_(backend, world, space_, c, g, b),
-        boundaries_(backend, c, b), dx_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
+        layer_(backend, dispatch_, c, b, forced), boundaries_(backend, c, b),
+        dx_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
         final_normed_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
         losses_(backend.device(), b.tokens(), pl::tag::activations),
         tokens_(backend.device(), 2 * b.tokens(), pl::tag::activations),
         pinned_tokens_(backend.pinned(), 2 * b.tokens(), pl::tag::activations),
         balance_(backend.device(), 3 * c.experts, pl::tag::activations),
         reduce_scratch_(backend.device(), reduce_elements(world, c), pl::tag::activations),
-        sums_(backend.device(), 4, pl::tag::activations), plans_(static_cast<std::size_t>(c.layers)) {
+        sums_(backend.device(), 4, pl::tag::activations), plans_(static_cast<std::size_t>(c.layers)),
+        loss_(backend, world, space_, c, g, b) {
     static_assert(pl::check_backend<Backend>() && pl::check_communicator<Communicator, Backend>());
   }
 
@@ -94,6 +95,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   const model_config& config() const { return config_; }
   const tensor_set<Backend, T>& weights() const { return weights_; }
   const gradients_type& gradients() const { return gradients_; }
+  gradients_type& gradients() { return gradients_; }
   // The routed rows of a layer in the last forward: (expert_parallel, experts).
   const routing_counts& routed(index_t layer) const {
     return dispatch_type::counts_of(plans_[static_cast<std::size_t>(layer)]);
@@ -109,6 +111,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     add(pl::tag::dispatch, dispatch_type::promised(config_, grid_, limits_));
     add(pl::tag::vocabulary, loss_type::promised(config_, grid_, limits_));
     add(pl::tag::checkpoint, boundaries_type::promised(config_, grid_, limits_));
+    add(pl::tag::gradients, gradients_.promise());
     return out;
   }
   // (2) on the device: sums since begin_step over the rank's micro-batches of the tokens' losses, and of the
@@ -131,6 +134,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     const auto dx = pl::as_matrix(dx_.all(), part.tokens(), config_.hidden);
     const auto normed = final_normed(s, part);
     const auto losses = losses_.all().sub(0, part.tokens());
+    gradients_.acquire_ends(s);
     loss_.forward_backward(s, normed, targets(part), weights_.head(),
                            1.0F / static_cast<float>(batch.step_tokens), losses, dx, gradients_.head());
     add_loss(s, losses);
@@ -154,7 +158,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     const auto of = [&](layer_pass pass) {
       return pl::together(buffers::working_set(c, b, pass), dispatch_type::reserve_for(c, g, b, pass));
     };
-    return pl::overlay(of(layer_pass::forward), of(layer_pass::backward), loss_type::working_set(c, g, b));
+    return pl::overlay(of(layer_pass::forward), of(layer_pass::backward), loss_type::reserve_for(c, g, b));
   }
   // Only the balance loss is summed over ranks here: two numbers for each expert.
   static pl::collective_options reduce_options(const model_config& c) { return {2 * c.experts}; }
@@ -297,7 +301,6 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   pl::workspace<Backend> space_;
   dispatch_type dispatch_;
   layer_type layer_;
-  loss_type loss_;
   boundaries_type boundaries_;
   pl::device_buffer<T, Backend> dx_, final_normed_; // (tokens, hidden)
   pl::device_buffer<float, Backend> losses_;        // (tokens)
@@ -308,6 +311,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   pl::device_buffer<unsigned char, Backend> reduce_scratch_;
   pl::device_buffer<double, Backend> sums_;              // losses, balance, and room for one addend
   std::vector<typename dispatch_type::plan_type> plans_; // (layers): all that outlives a layer's forward
+  loss_type loss_; // may have a stream of its own: goes before the memory that it reads
 };
 
 } // namespace moe

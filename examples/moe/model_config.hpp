@@ -6,6 +6,8 @@
 
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
+#include <plateau/ring/ring_schedule.hpp>
+#include <plateau/staging/adamw_shape.hpp>
 
 #include <string>
 
@@ -42,6 +44,23 @@ struct dispatch_settings {
   index_t foreign_experts = 2; // most experts of other ranks on a rank, where the placement is least_loaded
 };
 
+// How a loss without logits goes about it; the dense one does not ask. The tile is that of the logits that
+// exist at a time.
+struct loss_settings {
+  index_t tile_tokens = 1024;
+  index_t tile_vocabulary = 2048;
+  index_t hop_rows = 1024; // of tokens or of the vocabulary, whatever moves
+  plateau::rotation rotate = plateau::rotation::automatic;
+};
+
+// How an optimizer goes about it whose state is in host memory; the one on the device does not ask.
+struct optimizer_settings {
+  std::size_t bucket_bytes = 0; // of one bucket, all fields that move; 0: 64 MiB, less for a small state
+  int slots = 3;
+  plateau::update_on where = plateau::update_on::device;
+  bool zero1 = false; // each rank keeps its shard of what several ranks hold
+};
+
 struct model_config {
   index_t layers = 2;
   index_t hidden = 128;
@@ -58,12 +77,15 @@ struct model_config {
   attention_tile_size attention{};
   flatten_set flatten{}; // for peaks that are chosen at run time (chosen_peaks.hpp)
   dispatch_settings dispatch{};
+  loss_settings loss{};
+  optimizer_settings optimizer{};
 
   index_t head_size() const { return hidden / heads; }
 };
 
 // How the ranks divide the work. Experts lie in blocks over the ranks of an expert group; every other
-// parameter is on every rank.
+// parameter is on every rank, but for the head where the vocabulary is flattened, whose rows lie in blocks
+// over all ranks.
 struct rank_grid {
   int ranks = 1;
   int expert_parallel = 1; // ranks in an expert group; divides `ranks`

@@ -68,6 +68,10 @@ inline std::vector<named_value> must_agree(const training_job& job) {
   add("dispatch-slots", d.slots);
   add("placement", name_of(d.placement));
   add("foreign-experts", d.foreign_experts);
+  const loss_settings l = o.loss();
+  add("vocabulary-tile", fmt::format("{}x{}", l.tile_tokens, l.tile_vocabulary));
+  add("hop-rows", l.hop_rows);
+  add("rotate", name_of(l.rotate));
   const auto given = [&](std::string_view flag, const std::string& path) {
     add(flag, path.empty() ? "none" : "a file");
   };

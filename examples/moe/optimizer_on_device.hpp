@@ -1,105 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// AdamW (Loshchilov & Hutter 2019) as everyone has it: fp32 master weights and both moments of every
-// parameter of the rank live on the device, so that the peak grows with the parameters. This is the baseline.
-// All of it is allocated at construction: state that first appears in the first update is the peak that
-// nobody watches any more.
+// AdamW as everyone has it: fp32 master weights and both moments of every parameter of the rank live on the
+// device, so that the peak grows with the parameters. This is the baseline. All of it is allocated at
+// construction: state that first appears in the first update is the peak that nobody watches any more.
 #pragma once
 
-#include "kernels/optimizer.hpp"
+#include "adamw_settings.hpp"
 #include "model_config.hpp"
 #include "parameters.hpp"
 
 #include <plateau/access.hpp>
 #include <plateau/collectives.hpp>
-#include <plateau/exchange.hpp>
 #include <plateau/kernels.hpp>
+#include <plateau/memory_source.hpp>
 #include <plateau/resource.hpp>
+#include <plateau/staging/adamw_steps.hpp>
+#include <plateau/staging/gradient_control.hpp>
 #include <plateau/team.hpp>
 #include <plateau/working_set.hpp>
+#include <plateau/workspace.hpp>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <vector>
 
 namespace moe {
 
-namespace pl = plateau;
-
-struct adamw_settings {
-  float beta1 = 0.9F, beta2 = 0.95F, epsilon = 1e-8F;
-  float weight_decay = 0.1F; // of matrices; gains do not decay
-  float clip = 1;            // largest global gradient norm; 0: none
-};
-
 template <class Backend, class Communicator, class T> class optimizer_on_device {
   using stream = typename Backend::stream;
   static constexpr bool separate_master = !std::is_same_v<T, float>;
-  static constexpr index_t norm_block = 65536;
 
  public:
   using weights_type = tensor_set<Backend, T>;
   using gradients_type = resident_gradients<Backend>;
 
   // Nothing is promised: it grows with the parameters.
-  static std::optional<pl::reservation> promised(const model_config&, const rank_grid&) {
-    return std::nullopt;
-  }
+  static std::optional<pl::reservation> promise() { return std::nullopt; }
 
-  // `world`: all ranks; `group`: the expert group; `replicas`: the ranks that hold the same experts. All must
-  // outlive it.
-  optimizer_on_device(Backend& backend, Communicator& world, Communicator& group, Communicator& replicas,
-                      const parameter_layout& layout, const weights_type& weights, adamw_settings settings)
-      : backend_(&backend), world_(&world), group_(&group), replicas_(&replicas), layout_(&layout),
-        weights_(&weights), settings_(settings), shared_(backend, layout.shared.elements()),
-        expert_(backend, layout.expert.elements()),
-        squares_(backend.device(), squares_count(), pl::tag::optimizer),
-        control_(backend.device(), 2, pl::tag::optimizer), norm_(backend.device(), 1, pl::tag::optimizer),
+  // `world`: all ranks; `replicas`: the ranks that hold the same experts. All must outlive it.
+  optimizer_on_device(Backend& backend, Communicator& world, Communicator& replicas, Communicator&,
+                      const parameter_layout& layout, const weights_type& weights, adamw_settings settings,
+                      const model_config&)
+      : backend_(&backend), world_(&world), replicas_(&replicas), layout_(&layout), weights_(&weights),
+        settings_(settings), tensors_(tensors_of(layout)), shared_(backend, layout.shared.elements()),
+        expert_(backend, layout.expert.elements()), owned_(backend, layout.owned.elements()),
+        steps_(backend.device(), static_cast<index_t>(tensors_.size()), pl::tag::optimizer),
+        factors_(backend.device(), steps_.size(), pl::tag::optimizer),
+        norm_(backend.device(), 1, pl::tag::optimizer), space_(backend, control_set(world.size())),
+        control_(backend, world),
         scratch_(backend.device(), static_cast<index_t>(scratch_bytes(world, replicas)), pl::tag::optimizer) {
   }
 
   // Zero moments; masters as they are.
   void reset(stream& s) {
-    for (state* each : {&shared_, &expert_})
+    for (state* each : {&shared_, &expert_, &owned_})
       for (const auto& moment : {each->first.all(), each->second.all()})
         backend_->launch(s, pl::elements{moment.n}, pl::fill<float>{0}, pl::out(moment));
   }
+
+  // Every gradient is summed over ranks, also those of experts without rows.
+  void had_rows(index_t, index_t) {}
 
   // Sums the gradients over ranks, clips, and updates. `step` counts from 1.
   void update(stream& s, const gradients_type& gradients, double learning_rate, std::int64_t step) {
     pl::all_reduce(*backend_, *world_, s, pl::inout(gradients.shared()), scratch_.all());
     pl::all_reduce(*backend_, *replicas_, s, pl::inout(gradients.expert()), scratch_.all());
-    measure(s, gradients);
-    adamw kernel;
-    kernel.beta1 = settings_.beta1;
-    kernel.beta2 = settings_.beta2;
-    kernel.epsilon = settings_.epsilon;
-    kernel.learning_rate = static_cast<float>(learning_rate);
-    kernel.correction1 = correction(settings_.beta1, step);
-    kernel.correction2 = correction(settings_.beta2, step);
+    auto open = space_.open(control_set(world_->size()));
+    pl::phase_source<Backend> source(open);
+    const pl::gradient_control_memory m(source, world_->size());
+    measure(s, m, gradients);
+    // Where a step is skipped the corrections go on, as the schedule does.
+    backend_->launch(s, pl::elements{steps_.size()}, pl::fill<std::int64_t>{step - 1}, pl::out(steps_.all()));
+    const std::array<pl::adamw_group, 1> groups{settings_.group(learning_rate)};
+    const auto control = pl::in(pl::view<const float>(m.control));
+    pl::detail::adamw::count(*backend_, s, std::span<const pl::adamw_tensor>(tensors_), {groups, 0, {}},
+                             control.v, steps_.all(), factors_.all());
+    index_t tensor = 0;
     for (const parameter_group* group : layout_->groups())
       for (const parameter& p : group->all()) {
-        kernel.weight_decay = p.vector ? 0 : settings_.weight_decay;
-        const auto gradient = pl::in(gradients.of(*group, p)), control = pl::in(control_.all());
+        const pl::rows grid{pl::adamw_counted_update::rows_of(p.elements())};
+        const auto factors = pl::in(pl::view<const pl::adamw_factors>(factors_.all().sub(tensor++, 1)));
+        const auto gradient = pl::in(pl::view<const float>(gradients.of(*group, p)));
         const auto master = pl::inout(this->master(*group, p));
         const auto first = pl::inout(moment(*group, p, 1)), second = pl::inout(moment(*group, p, 2));
         if constexpr (separate_master)
-          backend_->launch(s, pl::elements{p.elements()}, kernel, gradient, control, master, first, second,
-                           pl::inout(weights_->of(*group, p)));
+          backend_->launch(s, grid, pl::adamw_counted_update{}, factors, gradient, control, master, first,
+                           second, pl::inout(weights_->of(*group, p)));
         else
-          backend_->launch(s, pl::elements{p.elements()}, kernel, gradient, control, master, first, second);
+          backend_->launch(s, grid, pl::adamw_counted_update{}, factors, gradient, control, master, first,
+                           second);
       }
   }
 
   // Rounds the masters to the compute type, after they were set.
   void publish(stream& s) {
-    if constexpr (separate_master)
-      for (const parameter_group* group : layout_->groups())
-        for (const parameter& p : group->all())
-          backend_->launch(s, pl::elements{p.elements()}, pl::convert{}, pl::in(master(*group, p)),
-                           pl::out(weights_->of(*group, p)));
+    for (const parameter_group* group : layout_->groups())
+      for (const parameter& p : group->all()) publish(s, *group, p);
   }
 
   // The fp32 value of a parameter: the master, or in an fp32 model the weight itself.
@@ -116,6 +115,29 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
   // (1): the norm of the last update's gradients before clipping, the same on every rank.
   pl::view<float> gradient_norm() const { return norm_.all(); }
 
+  // The fp32 values of a parameter, and with them the weights: fill(stream, 0, to) writes them.
+  template <class F> void set_values(stream& s, const parameter_group& group, const parameter& p, F fill) {
+    fill(s, index_t{0}, master(group, p));
+    publish(s, group, p);
+  }
+  // A field of a parameter (0: values, 1 and 2: moments) from its element `first` on, from pinned memory.
+  void put(stream& s, const parameter_group& group, const parameter& p, int which, index_t first,
+           pl::view<float, pl::host_space> from) {
+    backend_->copy(s, pl::in(pl::view<const float, pl::host_space>(from)),
+                   pl::out(field(group, p, which).sub(first, from.n)));
+    if (which == 0 && first + from.n == p.elements()) publish(s, group, p);
+  }
+  // The same to pinned memory.
+  void get(stream& s, const parameter_group& group, const parameter& p, int which, index_t first,
+           pl::view<float, pl::host_space> to) {
+    backend_->copy(s, pl::in(pl::view<const float>(field(group, p, which).sub(first, to.n))), pl::out(to));
+  }
+  // f(place, first, n) for each part of elements [first, first + n) of a group that one rank has: its place
+  // among those that hold the group. All have all; the first of them speaks.
+  template <class F> void for_each_place(const parameter_group&, index_t first, index_t n, F f) const {
+    f(0, first, n);
+  }
+
  private:
   struct state {
     pl::device_buffer<float, Backend> master, first, second;
@@ -124,14 +146,30 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
           first(backend.device(), n, pl::tag::optimizer), second(backend.device(), n, pl::tag::optimizer) {}
   };
   const state& of(const parameter_group& group) const {
-    return group.kind() == group_kind::shared ? shared_ : expert_;
+    return group.kind() == group_kind::shared   ? shared_
+           : group.kind() == group_kind::expert ? expert_
+                                                : owned_;
   }
-
-  static index_t blocks(index_t n) { return (n + norm_block - 1) / norm_block; }
-  index_t shared_blocks() const { return blocks(layout_->shared.elements()); }
-  index_t expert_blocks() const { return blocks(layout_->expert.elements()); }
-  index_t squares_count() const { return shared_blocks() + group_->size() * expert_blocks(); }
-
+  pl::view<float> field(const parameter_group& group, const parameter& p, int which) const {
+    return which == 0 ? master(group, p) : moment(group, p, which);
+  }
+  void publish(stream& s, const parameter_group& group, const parameter& p) {
+    if constexpr (separate_master)
+      backend_->launch(s, pl::elements{p.elements()}, pl::convert{},
+                       pl::in(pl::view<const float>(master(group, p))), pl::out(weights_->of(group, p)));
+  }
+  static std::vector<pl::adamw_tensor> tensors_of(const parameter_layout& layout) {
+    std::vector<pl::adamw_tensor> all;
+    for (const parameter_group* group : layout.groups())
+      for (const parameter& p : group->all()) all.push_back({p.elements(), 0, !p.vector, true});
+    return all;
+  }
+  static pl::working_set control_set(int ranks) {
+    pl::working_set set(pl::tag::optimizer);
+    pl::counting_source source(set);
+    pl::gradient_control_memory(source, ranks);
+    return set;
+  }
   // Gradients are summed over all ranks and over those with the same experts; a smaller group may need more,
   // since pieces are whole rows.
   static std::size_t scratch_bytes(const Communicator& world, const Communicator& replicas) {
@@ -139,42 +177,31 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
                     pl::reduce_scratch_bytes<float>(replicas.size()));
   }
 
-  // 1 - beta^step, in double; of the beta that the kernel uses.
-  static float correction(float beta, std::int64_t step) {
-    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), static_cast<double>(step)));
-  }
-
-  // The global norm: shared gradients count once, experts' partial sums come from every rank of the group,
-  // and all ranks add the same numbers in the same order.
-  void measure(stream& s, const gradients_type& gradients) {
-    const index_t own = expert_blocks();
-    const auto shared = squares_.all().sub(0, shared_blocks());
-    const auto experts = squares_.all().sub(shared_blocks(), group_->size() * own);
-    const auto mine = experts.sub(group_->rank() * own, own);
-    const sum_of_squares squares{norm_block};
-    backend_->launch(s, pl::rows{shared.n}, squares, pl::in(gradients.shared()), pl::out(shared));
-    backend_->launch(s, pl::rows{own}, squares, pl::in(gradients.expert()), pl::out(mine));
-    std::vector<pl::send_op> sends;
-    std::vector<pl::receive_op> receives;
-    for (int peer = 0; peer < group_->size(); ++peer)
-      if (peer != group_->rank()) {
-        sends.push_back(pl::send_to(peer, mine));
-        receives.push_back(pl::receive_from(peer, experts.sub(peer * own, own)));
-      }
-    group_->exchange(s, sends, receives, "gradient norms");
-    backend_->launch(s, pl::rows{1}, clip_control{settings_.clip}, pl::in(squares_.all()),
-                     pl::out(control_.all()), pl::out(norm_.all()));
+  // The global norm: of what several ranks have alike, one of them counts it.
+  void measure(stream& s, const pl::gradient_control_memory& m, const gradients_type& gradients) {
+    control_.begin(s, m);
+    for (const group_kind kind : all_group_kinds) {
+      const pl::view<const float> all = gradients.of(kind);
+      const bool counts = kind == group_kind::shared   ? world_->rank() == 0
+                          : kind == group_kind::expert ? replicas_->rank() == 0
+                                                       : true;
+      if (all.n != 0) control_.add(s, m, all, 0, all.n, counts);
+    }
+    control_.finish(s, m, static_cast<double>(settings_.clip), norm_.all());
   }
 
   Backend* backend_;
-  Communicator *world_, *group_, *replicas_;
+  Communicator *world_, *replicas_;
   const parameter_layout* layout_;
   const weights_type* weights_;
   adamw_settings settings_;
-  state shared_, expert_;
-  pl::device_buffer<double, Backend>
-      squares_; // partial sums: shared, then the experts' of each rank of the group
-  pl::device_buffer<float, Backend> control_, norm_;
+  std::vector<pl::adamw_tensor> tensors_; // of all groups
+  state shared_, expert_, owned_;
+  pl::device_buffer<std::int64_t, Backend> steps_; // (tensors)
+  pl::device_buffer<pl::adamw_factors, Backend> factors_;
+  pl::device_buffer<float, Backend> norm_;
+  pl::workspace<Backend> space_; // of the control block
+  pl::gradient_control<Backend, Communicator> control_;
   pl::device_buffer<unsigned char, Backend> scratch_;
 };
 

@@ -32,14 +32,14 @@ inline std::pair<double, std::string_view> largest_activation(const options& o) 
   const double routes = tokens * d(o.top_k) * d(o.expert_ranks()); // where one rank gets all of its group
   const double scores = sequences * d(o.heads) * d(std::min(o.context, o.attention_queries)) *
                         d(std::min(o.context, o.attention_keys));
-  return std::max(
-      {std::pair<double, std::string_view>{d(o.layers + 1) * tokens * d(o.hidden),
-                                           "--layers, --batch, --context, --hidden"},
-       {tokens * d(o.vocabulary.value_or(byte_pair_vocabulary)), "--batch, --context, --vocabulary"},
-       {tokens * d(o.experts), "--batch, --context, --experts"},
-       {o.flatten.dispatch ? 0 : routes * d(std::max(o.hidden, o.intermediate)),
-        "--batch, --context, --top-k, --expert-parallel, --hidden, --intermediate"},
-       {scores, "--batch, --context, --heads, --attention-tile"}});
+  return std::max({std::pair<double, std::string_view>{d(o.layers + 1) * tokens * d(o.hidden),
+                                                       "--layers, --batch, --context, --hidden"},
+                   {o.flatten.vocabulary ? 0 : tokens * d(o.vocabulary.value_or(byte_pair_vocabulary)),
+                    "--batch, --context, --vocabulary"},
+                   {tokens * d(o.experts), "--batch, --context, --experts"},
+                   {o.flatten.dispatch ? 0 : routes * d(std::max(o.hidden, o.intermediate)),
+                    "--batch, --context, --top-k, --expert-parallel, --hidden, --intermediate"},
+                   {scores, "--batch, --context, --heads, --attention-tile"}});
 }
 
 // A forced routing must fit the model, the ranks, and what each of these gets of a step.
@@ -128,6 +128,17 @@ inline void check_dispatch(const options& o) {
          "--foreign-experts", "--placement least-loaded, which alone bounds them");
 }
 
+// What goes only with a loss without logits.
+inline void check_vocabulary(const options& o) {
+  if (o.flatten.vocabulary) return;
+  const auto refuse = [](bool given, std::string_view flag) {
+    if (given) throw input_error{fmt::format("{}: expected only with --flatten vocabulary", flag)};
+  };
+  refuse(o.vocabulary_tile.has_value(), "--vocabulary-tile");
+  refuse(o.hop_rows.has_value(), "--hop-rows");
+  refuse(o.rotate.has_value(), "--rotate");
+}
+
 // Throws input_error unless the options fit each other. The vocabulary of the corpus is checked where that is
 // read.
 inline void check(const options& o) {
@@ -167,6 +178,7 @@ inline void check(const options& o) {
           fmt::format("{}: make an array of {:.3g} activations on a rank; expected at most {:.3g}", flags,
                       elements, 0x1p48));
   check_dispatch(o);
+  check_vocabulary(o);
   detail::check_routing(o);
   require(o.backend == backend_choice::host || o.gemm == gemm_choice::builtin,
           "--gemm blas and --backend cuda: expected one of them; on a GPU matrix products are cuBLAS's");

@@ -60,6 +60,13 @@ constexpr std::string_view name_of(expert_placement placement) {
   return names[static_cast<std::size_t>(placement)];
 }
 
+inline constexpr std::array<plateau::rotation, 3> all_rotations{
+    plateau::rotation::automatic, plateau::rotation::activations, plateau::rotation::weights};
+constexpr std::string_view name_of(plateau::rotation rotate) {
+  constexpr std::string_view names[] = {"auto", "activations", "weights"};
+  return names[static_cast<std::size_t>(rotate)];
+}
+
 struct flatten_row {
   std::string_view name;
   bool flatten_set::*member;
@@ -67,7 +74,7 @@ struct flatten_row {
 };
 
 inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_set::dispatch, true},
-                                                          {"vocabulary", &flatten_set::vocabulary, false},
+                                                          {"vocabulary", &flatten_set::vocabulary, true},
                                                           {"checkpoint", &flatten_set::checkpoint, false},
                                                           {"optimizer", &flatten_set::optimizer, false}}};
 
@@ -113,6 +120,10 @@ struct options {
   std::optional<std::int64_t> dispatch_slots;
   std::optional<expert_placement> placement;
   std::optional<std::int64_t> foreign_experts;
+  // Of --flatten vocabulary; the defaults are those of loss_settings.
+  std::optional<std::pair<std::int64_t, std::int64_t>> vocabulary_tile; // tokens, vocabulary
+  std::optional<std::int64_t> hop_rows;
+  std::optional<plateau::rotation> rotate;
   routing_scenario routing;
   std::optional<std::uint64_t> memory_limit_bytes; // per rank, device space
 
@@ -141,6 +152,13 @@ struct options {
     d.placement = placement.value_or(d.placement);
     d.foreign_experts = foreign_experts.value_or(d.foreign_experts);
     return d;
+  }
+  loss_settings loss() const {
+    loss_settings l;
+    if (vocabulary_tile) std::tie(l.tile_tokens, l.tile_vocabulary) = *vocabulary_tile;
+    l.hop_rows = hop_rows.value_or(l.hop_rows);
+    l.rotate = rotate.value_or(l.rotate);
+    return l;
   }
   std::int64_t head_size() const { return hidden / heads; }
   std::int64_t last_step() const { return stop_after.value_or(steps); }
@@ -182,6 +200,23 @@ inline expert_placement parse_placement(std::string_view flag, std::string_view 
     if (text == name_of(each)) return each;
   throw input_error{
       fmt::format("{}: expected native, least-loaded or published, got '{}'", flag, shown(text))};
+}
+
+// TOKENSxVOCABULARY, both positive. Throws input_error.
+inline void parse_vocabulary_tile(std::string_view flag, std::string_view text, options& o) {
+  const std::size_t cross = text.find('x');
+  if (cross == std::string_view::npos)
+    throw input_error{
+        fmt::format("{}: expected TOKENSxVOCABULARY, such as 1024x2048, got '{}'", flag, shown(text))};
+  o.vocabulary_tile = {parse_integer(flag, text.substr(0, cross), 1, 1 << 24),
+                       parse_integer(flag, text.substr(cross + 1), 1, 1 << 24)};
+}
+
+// auto, activations or weights. Throws input_error.
+inline plateau::rotation parse_rotation(std::string_view flag, std::string_view text) {
+  for (const plateau::rotation each : all_rotations)
+    if (text == name_of(each)) return each;
+  throw input_error{fmt::format("{}: expected auto, activations or weights, got '{}'", flag, shown(text))};
 }
 
 // FRACTION or FRACTION,SEED. Throws input_error.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weights and gradients of one rank: two flat buffers of each, cut into tensors by the layout. Weights are in
-// the compute type T; gradients are fp32 and accumulate over micro-batches.
+// Weights and gradients of one rank: flat buffers of each, one for a group, cut into tensors by the layout.
+// Weights are in the compute type T; gradients are fp32 and accumulate over micro-batches.
 #pragma once
 
+#include "model_config.hpp"
 #include "parameter_layout.hpp"
 
 #include <plateau/access.hpp>
@@ -11,7 +12,9 @@
 #include <plateau/resource.hpp>
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
+#include <plateau/working_set.hpp>
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -29,12 +32,13 @@ template <class T> struct layer_tensors {
   std::vector<pl::tile<T>> down;     // per local expert (hidden, intermediate)
 };
 
-// One set of tensors in two flat buffers.
+// One set of tensors, a flat buffer for each group.
 template <class Backend, class T> class tensor_set {
  public:
   tensor_set(Backend& backend, const parameter_layout& layout, pl::tag t)
       : layout_(&layout), shared_(backend.device(), layout.shared.elements(), t),
-        expert_(backend.device(), layout.expert.elements(), t) {
+        expert_(backend.device(), layout.expert.elements(), t),
+        owned_(backend.device(), layout.owned.elements(), t) {
     for (const layer_parameters& p : layout.layers) {
       layer_tensors<T> l{vector(p.input_norm),
                          vector(p.post_norm),
@@ -57,11 +61,18 @@ template <class Backend, class T> class tensor_set {
 
   pl::view<T> shared() const { return shared_.all(); }
   pl::view<T> expert() const { return expert_.all(); }
+  pl::view<T> owned() const { return owned_.all(); }
   const layer_tensors<T>& layer(index_t l) const { return layers_[static_cast<std::size_t>(l)]; }
   pl::tile<T> embedding() const { return shared(layout_->embedding); }
   pl::view<T> final_norm() const { return vector(layout_->final_norm); }
-  pl::tile<T> head() const { return shared(layout_->head); }
-  pl::view<T> of(group_kind kind) const { return kind == group_kind::shared ? shared() : expert(); }
+  // The rows of the head that this rank multiplies with: all of them, or its part of the vocabulary.
+  pl::tile<T> head() const {
+    if (!layout_->owned.all().empty()) return matrix(owned_, layout_->owned[layout_->head]);
+    return shared(layout_->head).row_block(layout_->head_first, layout_->head_rows);
+  }
+  pl::view<T> of(group_kind kind) const {
+    return kind == group_kind::shared ? shared() : kind == group_kind::expert ? expert() : owned();
+  }
   pl::view<T> of(const parameter_group& group, const parameter& p) const {
     return of(group.kind()).sub(p.offset, p.elements());
   }
@@ -78,7 +89,7 @@ template <class Backend, class T> class tensor_set {
   }
 
   const parameter_layout* layout_;
-  pl::device_buffer<T, Backend> shared_, expert_;
+  pl::device_buffer<T, Backend> shared_, expert_, owned_;
   std::vector<layer_tensors<T>> layers_;
 };
 
@@ -89,13 +100,18 @@ template <class Backend> class resident_gradients : public tensor_set<Backend, f
   using base = tensor_set<Backend, float>;
 
  public:
-  resident_gradients(Backend& backend, const parameter_layout& layout)
+  // Nothing is promised: they grow with the parameters.
+  static std::optional<pl::reservation> promise() { return std::nullopt; }
+
+  resident_gradients(Backend& backend, const parameter_layout& layout, const model_config&)
       : base(backend, layout, pl::tag::gradients) {}
 
   void begin_step(Backend& backend, typename Backend::stream& s) {
     for (const group_kind kind : all_group_kinds)
       backend.launch(s, pl::elements{base::of(kind).n}, pl::fill<float>{0}, pl::out(base::of(kind)));
   }
+  // Before anything of a micro-batch adds to embedding, final norm or head.
+  void acquire_ends(typename Backend::stream&) {}
   // Before a layer's backward; after it. Everything that adds to them lies between the two on the stream.
   const layer_tensors<float>& acquire(typename Backend::stream&, index_t l) const { return base::layer(l); }
   void layer_is_final(typename Backend::stream&, index_t) {}

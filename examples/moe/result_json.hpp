@@ -48,6 +48,15 @@ inline nlohmann::ordered_json dispatch_json(const options& o) {
            bounded ? nlohmann::ordered_json(d.foreign_experts) : nlohmann::ordered_json(nullptr)}};
 }
 
+// How the loss goes without logits; null where it does not.
+inline nlohmann::ordered_json loss_json(const options& o) {
+  if (!o.flatten.vocabulary) return nullptr;
+  const loss_settings l = o.loss();
+  return {{"vocabulary_tile", {l.tile_tokens, l.tile_vocabulary}},
+          {"hop_rows", l.hop_rows},
+          {"rotate", name_of(l.rotate)}};
+}
+
 // The names of the flags with underscores; what was left to the program is shown as it was decided.
 inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabulary) {
   std::string flatten;
@@ -84,6 +93,7 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"gemm", name_of(o.gemm)},
           {"flatten", flatten.empty() ? "none" : flatten},
           {"dispatch", dispatch_json(o)},
+          {"vocabulary_loss", loss_json(o)},
           {"routing", o.routing.text},
           {"memory_limit", detail::or_null(o.memory_limit_bytes)},
           {"data", detail::path_or_null(o.data)},

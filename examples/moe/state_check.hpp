@@ -104,9 +104,9 @@ inline std::int64_t check_resumed(const safetensors_reader& file, const options&
 // widens to float, and nothing that the model lacks. With `moments` it must hold both moments too, all in
 // F32; without, it may.
 inline void check_state(const safetensors_reader& file, const model_config& c, bool moments) {
-  const parameter_layout whole(c, {1, 1}, 0);
+  const parameter_layout whole = parameter_layout::whole(c);
   std::set<std::string_view> names;
-  for (const parameter_group* group : {&whole.shared, &whole.expert})
+  for (const parameter_group* group : whole.groups())
     for (const parameter& p : group->all()) {
       names.insert(p.name);
       for (const char* prefix : state_prefixes) {

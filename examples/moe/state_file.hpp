@@ -2,8 +2,8 @@
 //
 // Weights and training state in one safetensors file: the fp32 masters under the published Mixtral names, and
 // for a resumed run both moments under "first_moment." and "second_moment." + name. Rank 0 writes what the
-// ranks of the first expert group send it, piece by piece, so that no rank holds a second copy; every rank
-// reads its own part. What a file must hold is in state_check.hpp.
+// ranks that have it send it, piece by piece, so that no rank holds a second copy; every rank reads its own
+// part. A file is the same however the ranks divide the model. What a file must hold is in state_check.hpp.
 #pragma once
 
 #include "safetensors.hpp"
@@ -36,14 +36,14 @@ template <class Trainer> class state_mover {
   explicit state_mover(Trainer& trainer, state_moves moves = {})
       : trainer_(&trainer), pinned_(trainer.backend().pinned(),
                                     moves.load || (moves.save && writes()) ? piece : 0, pl::tag::other),
-        arrived_(trainer.backend().device(),
-                 moves.save && writes() && trainer.grid().expert_parallel > 1 ? piece : 0, pl::tag::other) {}
+        arrived_(trainer.backend().device(), moves.save && writes() && others_own_some() ? piece : 0,
+                 pl::tag::other) {}
 
   // This rank's parameters, and its moments if the file has them to give. Then all ranks are ready to train.
   void load(const safetensors_reader& file, bool moments) {
     auto& t = *trainer_;
     t.optimizer().reset(t.stream());
-    for (const parameter_group* group : {&t.model().layout().shared, &t.model().layout().expert})
+    for (const parameter_group* group : t.model().layout().groups())
       for (const parameter& p : group->all())
         for (int which = 0; which < (moments ? 3 : 1); ++which)
           read(file, state_prefixes[static_cast<std::size_t>(which)] + p.name, p, field(*group, p, which));
@@ -58,27 +58,36 @@ template <class Trainer> class state_mover {
     std::optional<safetensors_writer> file;
     if (writes()) file.emplace(path, whole_layout(), metadata);
     const parameter_layout& own = t.model().layout();
-    for (const parameter& p : own.shared.all())
-      for (int which = 0; which < 3; ++which) send(file, p, which, own.shared, 0);
-    for (int owner = 0; owner < t.grid().expert_parallel; ++owner) {
+    const auto send_all = [&](const parameter_group& theirs, const parameter_group& mine, int owner) {
+      for (const parameter& p : theirs.all())
+        for (int which = 0; which < 3; ++which) send(file, p, which, mine, owner);
+    };
+    send_all(own.shared, own.shared, 0);
+    for (int owner = 0; owner < t.grid().ranks; ++owner) {
       const parameter_layout theirs(t.model().config(), t.grid(), owner);
-      for (std::size_t i = 0; i < theirs.expert.all().size(); ++i)
-        for (int which = 0; which < 3; ++which) send(file, theirs.expert.all()[i], which, own.expert, owner);
+      if (owner < t.grid().expert_parallel) send_all(theirs.expert, own.expert, owner);
+      send_all(theirs.owned, own.owned, owner);
     }
     if (writes()) file->commit();
   }
 
  private:
+  // Whether rank 0 has not everything itself.
+  bool others_own_some() const {
+    const auto& owned = trainer_->model().layout().owned_elements;
+    return trainer_->grid().expert_parallel > 1 ||
+           std::any_of(owned.begin() + 1, owned.end(), [](index_t n) { return n != 0; });
+  }
   bool writes() const { return trainer_->world().rank() == 0; }
   pl::view<float> field(const parameter_group& group, const parameter& p, int which) const {
     auto& optimizer = trainer_->optimizer();
     return which == 0 ? optimizer.master(group, p) : optimizer.moment(group, p, which);
   }
   std::vector<tensor_layout> whole_layout() const {
-    const parameter_layout whole(trainer_->model().config(), {1, 1}, 0);
+    const parameter_layout whole = parameter_layout::whole(trainer_->model().config());
     std::vector<tensor_layout> all;
     for (const char* prefix : state_prefixes)
-      for (const parameter_group* group : {&whole.shared, &whole.expert})
+      for (const parameter_group* group : whole.groups())
         for (const parameter& p : group->all())
           all.push_back({prefix + p.name, storage_type::f32, p.shape()});
     return all;
@@ -93,7 +102,7 @@ template <class Trainer> class state_mover {
       const auto staged = pinned_.all().sub(0, n);
       t.backend().host_task(
           t.stream(),
-          [&file, &name, &shape, first](pl::view<float, pl::host_space> out) {
+          [&file, &name, &shape, first = p.first_element() + first](pl::view<float, pl::host_space> out) {
             file.read_part(name, shape, first, {out.p, static_cast<std::size_t>(out.n)});
           },
           pl::out(staged));
@@ -126,7 +135,7 @@ template <class Trainer> class state_mover {
       t.backend().copy(t.stream(), pl::in(part), pl::out(staged));
       t.backend().host_task(
           t.stream(),
-          [&to = *file, &name, first](pl::view<const float, pl::host_space> in) {
+          [&to = *file, &name, first = p.first_element() + first](pl::view<const float, pl::host_space> in) {
             to.write(name, first, std::span<const float>(in.p, static_cast<std::size_t>(in.n)));
           },
           pl::in(staged));

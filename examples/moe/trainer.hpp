@@ -82,6 +82,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
         group_(world.split(world.rank() / g.expert_parallel, world.rank())),
         replicas_(world.split(world.rank() % g.expert_parallel, world.rank())),
         stream_(backend.make_stream("main")) {
+    if (c.flatten.optimizer) alone_.emplace(world.split(world.rank(), 0));
     std::optional<pl::failure> mine;
     try {
       pl::check_shares(settings.shares, g.ranks);
@@ -89,8 +90,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
         forced->scenario().check_tokens(
             world.rank(), settings.own_tokens_before(settings.accumulate, world.rank(), g.ranks));
       model_.emplace(backend, world, group_, c, g, settings.limits(g.ranks), forced);
-      optimizer_.emplace(backend, world, group_, replicas_, model_->layout(), model_->weights(),
-                         settings.adamw);
+      optimizer_.emplace(backend, world, replicas_, alone_ ? *alone_ : replicas_, model_->layout(),
+                         model_->weights(), settings.adamw, c);
       pinned_ = pl::pinned_buffer<double, Backend>(backend.pinned(), 2, pl::tag::other);
       pinned_norm_ = pl::pinned_buffer<float, Backend>(backend.pinned(), 1, pl::tag::other);
     } catch (...) {
@@ -109,8 +110,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   // The most that the flattened peaks hold.
   std::vector<peak_promise> promises() const {
     std::vector<peak_promise> out = model_->promises();
-    if (const auto most = optimizer_type::promised(model_->config(), grid_))
-      out.push_back({pl::tag::optimizer, *most});
+    if (const auto most = optimizer_->promise()) out.push_back({pl::tag::optimizer, *most});
     return out;
   }
 
@@ -123,13 +123,20 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
       for (const parameter& p : group->all()) {
         const bool onto_residual = p.name.ends_with("o_proj.weight") || p.name.ends_with("w2.weight");
         const double fan_in = p.name == "model.embed_tokens.weight" ? hidden : static_cast<double>(p.cols);
-        random_weights kernel{seed_of(seed, p.name), 0, static_cast<float>(1.0 / std::sqrt(fan_in))};
+        // The whole tensor's, of which this may be a part.
+        const auto skipped = static_cast<std::uint64_t>(p.first_element()) * random_weights::step;
+        random_weights kernel{seed_of(seed, p.name) + skipped, 0,
+                              static_cast<float>(1.0 / std::sqrt(fan_in))};
         if (onto_residual) kernel.deviation *= deep;
         if (p.name == "model.embed_tokens.weight" || p.name == "lm_head.weight") kernel.deviation *= 0.5F;
         if (p.vector) kernel = {0, 1, 0};
-        backend_->launch(stream_, pl::elements{p.elements()}, kernel, pl::out(optimizer_->master(*group, p)));
+        optimizer_->set_values(stream_, *group, p,
+                               [&](stream_type& s, index_t first, pl::view<float> to) {
+                                 random_weights part = kernel;
+                                 part.seed += static_cast<std::uint64_t>(first) * random_weights::step;
+                                 backend_->launch(s, pl::elements{to.n}, part, pl::out(to));
+                               });
       }
-    optimizer_->publish(stream_);
     optimizer_->reset(stream_);
   }
 
@@ -145,6 +152,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
       own_tokens += static_cast<index_t>(batch.sequences.size()) * batch.context;
       model_->forward_backward(stream_, std::move(batch));
       add_own_routes(report);
+      note_experts();
     }
     phase("update");
     optimizer_->update(stream_, model_->gradients(), settings_.rate(step), step + 1);
@@ -197,6 +205,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     d.add(c.flatten.dispatch).add(c.flatten.vocabulary).add(c.flatten.checkpoint).add(c.flatten.optimizer);
     d.add(c.dispatch.send_cap_rows).add(c.dispatch.receive_cap_rows).add(c.dispatch.slots);
     d.add(c.dispatch.placement).add(c.dispatch.foreign_experts);
+    d.add(c.loss.tile_tokens).add(c.loss.tile_vocabulary).add(c.loss.hop_rows).add(c.loss.rotate);
+    d.add(c.optimizer.bucket_bytes).add(c.optimizer.slots).add(c.optimizer.where).add(c.optimizer.zero1);
     d.add(s.context).add(s.batch).add(s.accumulate).add(s.steps).add(s.warmup).add(bits(s.learning_rate));
     d.add(bits(s.final_share)).add(bits(s.adamw.beta1)).add(bits(s.adamw.beta2)).add(bits(s.adamw.epsilon));
     return d.add(bits(s.adamw.weight_decay)).add(bits(s.adamw.clip));
@@ -257,6 +267,16 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     return batch;
   }
 
+  // Which of this rank's experts have had rows, of any rank of the group.
+  void note_experts() {
+    const auto& c = model_->config();
+    const index_t local = c.experts / grid_.expert_parallel;
+    for (index_t l = 0; l < c.layers; ++l)
+      for (index_t e = 0; e < local; ++e)
+        for (index_t source = 0; source < group_.size(); ++source)
+          if (model_->routed(l)[static_cast<std::size_t>(source * c.experts + group_.rank() * local + e)] != 0)
+            optimizer_->had_rows(l, e);
+  }
   // The routes of this rank's own tokens, by layer and expert, behind the loss in the report.
   void add_own_routes(std::vector<std::int64_t>& report) const {
     const auto& c = model_->config();
@@ -305,6 +325,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   rank_grid grid_;
   training_settings settings_;
   Communicator group_, replicas_;           // the expert group; the ranks that hold the same experts
+  std::optional<Communicator> alone_;       // this rank, where the optimizer is flattened
   std::optional<model_type> model_;         // what may fail to be reserved is made before the vote
   std::optional<optimizer_type> optimizer_; // of the ranks, and goes before what it refers to
   pl::pinned_buffer<double, Backend> pinned_;

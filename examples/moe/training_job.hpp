@@ -38,6 +38,7 @@ inline model_config model_of(const options& o, std::int64_t vocabulary) {
   c.attention = {o.attention_queries, o.attention_keys};
   c.flatten = o.flatten;
   c.dispatch = o.dispatch();
+  c.loss = o.loss();
   return c;
 }
 

@@ -239,10 +239,21 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
        "--memory-limit: expected a size such as 512KiB, 64MiB or 1.5GiB, got '64MiBs'"},
       {{"--memory-limit", "0"}, "--memory-limit: expected"},
       {{"--flatten", "all"},
-       "--flatten all: not in this version: vocabulary, checkpoint, optimizer; use --flatten none or "
-       "dispatch"},
-      {{"--flatten", "vocabulary,dispatch"},
-       "not in this version: vocabulary; use --flatten none or dispatch"},
+       "--flatten all: not in this version: checkpoint, optimizer; use --flatten none or dispatch or "
+       "vocabulary"},
+      {{"--flatten", "vocabulary,dispatch"}, ""},
+      {{"--vocabulary-tile", "8x8"}, "--vocabulary-tile: expected only with --flatten vocabulary"},
+      {{"--flatten", "dispatch", "--hop-rows", "8"}, "--hop-rows: expected only with --flatten vocabulary"},
+      {{"--rotate", "auto"}, "--rotate: expected only with --flatten vocabulary"},
+      {{"--flatten", "vocabulary", "--vocabulary-tile", "1024"},
+       "--vocabulary-tile: expected TOKENSxVOCABULARY, such as 1024x2048, got '1024'"},
+      {{"--flatten", "vocabulary", "--vocabulary-tile", "0x8"},
+       "--vocabulary-tile: expected a whole number from 1 to 16777216, got '0'"},
+      {{"--flatten", "vocabulary", "--vocabulary-tile", "8x"}, "--vocabulary-tile: expected a whole number"},
+      {{"--flatten", "vocabulary", "--hop-rows", "0"},
+       "--hop-rows: expected a whole number from 1 to 16777216, got '0'"},
+      {{"--flatten", "vocabulary", "--rotate", "sideways"},
+       "--rotate: expected auto, activations or weights, got 'sideways'"},
       {{"--flatten", "dispatch,dispatch"}, ""},
       {{"--flatten", "despatch"},
        "--flatten: expected none, all or a comma list of dispatch, vocabulary, checkpoint, optimizer, got "
@@ -349,6 +360,23 @@ TEST_CASE("the dispatch by rounds: one cap for both sides, or two, and who compu
         moe::expert_placement::published);
 }
 
+TEST_CASE("the loss without logits: its tile, what moves, and how many rows at a time") {
+  const auto plain = parsed({"--flatten", "vocabulary"});
+  CHECK(plain.flatten.vocabulary);
+  CHECK_FALSE(plain.flatten.dispatch);
+  CHECK(plain.loss().tile_tokens == 1024);
+  CHECK(plain.loss().tile_vocabulary == 2048);
+  CHECK(plain.loss().hop_rows == 1024);
+  CHECK(plain.loss().rotate == plateau::rotation::automatic);
+  const auto told = parsed({"--flatten", "vocabulary,dispatch", "--vocabulary-tile", "64x96", "--hop-rows",
+                            "32", "--rotate", "weights"});
+  CHECK((told.flatten.dispatch && told.flatten.vocabulary));
+  CHECK(told.loss().tile_tokens == 64);
+  CHECK(told.loss().tile_vocabulary == 96);
+  CHECK(told.loss().hop_rows == 32);
+  CHECK(told.loss().rotate == plateau::rotation::weights);
+}
+
 TEST_CASE("parsing leaves nothing behind") {
   const scratch_folder folder;
   parsed({"--save", folder.file("s"), "--json", folder.file("j")});
@@ -378,8 +406,10 @@ TEST_CASE("help names every flag and ends with 0") {
                            "--tied",         "--gemm",
                            "--dispatch-cap", "--dispatch-slots",
                            "--placement",    "--foreign-experts",
-                           "--backend",      "--rope-theta",
-                           "--norm-epsilon", "--deadline"})
+                           "--hop-rows",     "--vocabulary-tile",
+                           "--rotate",       "--backend",
+                           "--rope-theta",   "--norm-epsilon",
+                           "--deadline"})
     CHECK_MESSAGE(has(end.out, flag), flag);
   std::istringstream lines{end.out};
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 110);

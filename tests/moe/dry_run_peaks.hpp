@@ -243,6 +243,8 @@ inline std::optional<forced_case> random_case(moe::rank_grid grid, const std::st
   t.config.dispatch.slots = static_cast<int>(between(1, 3));
   t.config.dispatch.placement = static_cast<moe::expert_placement>(between(0, 2));
   t.config.dispatch.foreign_experts = between(0, 3);
+  // Of those whose loss has no logits: tiles and sub-blocks of a few rows, or larger than what there is.
+  t.config.loss = {between(1, 40), between(1, 50), between(1, 40), static_cast<pl::rotation>(between(0, 2))};
   moe::routing_scenario routing;
   if (scenario == "counts") {
     if (t.config.layers == 0) t.config.layers = 1;

@@ -32,6 +32,8 @@ struct step_setup {
   const moe::forced_routing* forced = nullptr;
   bool backward = true; // or the losses alone
   moe::dispatch_settings dispatch{};
+  moe::flatten_set flatten{}; // for a bundle that asks
+  moe::loss_settings loss{};
 };
 
 // What one rank did in the step, before gradients were summed over ranks.
@@ -42,6 +44,8 @@ struct rank_account {
   std::vector<moe::routing_counts> routed;         // of each layer in the last micro-batch
   double shared_gradient = 0, expert_gradient = 0; // the largest magnitudes
   pl::peak dispatch;                               // bytes of rows and experts' intermediates
+  pl::peak vocabulary;                             // bytes of the loss
+  std::vector<moe::peak_promise> promises;
 };
 
 struct step_result {
@@ -87,6 +91,8 @@ step_result run_model_of(const step_setup& setup, const reference::transformer_c
   using moe::index_t;
   moe::model_config config = config_of(reference_config);
   config.dispatch = setup.dispatch;
+  config.flatten = setup.flatten;
+  config.loss = setup.loss;
   const int ranks = setup.ranks, expert_parallel = setup.expert_parallel;
   const auto sequences = static_cast<index_t>(tokens.size());
   const auto context = static_cast<index_t>(tokens.front().size()) - 1;
@@ -106,15 +112,15 @@ step_result run_model_of(const step_setup& setup, const reference::transformer_c
         pl::tag::other);
     auto stream = backend.make_stream("main");
     const auto each = [&](auto f) {
-      for (const moe::parameter_group* g : {&model.layout().shared, &model.layout().expert})
+      for (const moe::parameter_group* g : model.layout().groups())
         for (const moe::parameter& p : g->all()) f(*g, p);
     };
     each([&](const moe::parameter_group& g, const moe::parameter& p) {
       const auto to = model.weights().of(g, p);
       if constexpr (Ranks::has_data) {
         const reference::vec& from = weights.at(p.name).data;
-        support::to_device(backend, stream, to, [&](index_t i) {
-          return pl::narrow<T>(static_cast<float>(from[static_cast<std::size_t>(i)]));
+        support::to_device(backend, stream, to, [&, first = p.first_element()](index_t i) {
+          return pl::narrow<T>(static_cast<float>(from[static_cast<std::size_t>(first + i)]));
         });
       } else {
         backend.launch(stream, pl::elements{to.n}, pl::fill<T>{}, pl::out(to));
@@ -153,21 +159,31 @@ step_result run_model_of(const step_setup& setup, const reference::transformer_c
       account.expert_gradient = largest_of(model.gradients().expert());
     }
     account.dispatch = backend.device().meter().peak(pl::tag::dispatch);
+    account.vocabulary = backend.device().meter().peak(pl::tag::vocabulary);
+    account.promises = model.promises();
     pl::all_reduce(backend, world, stream, pl::inout(model.gradients().shared()), scratch.all());
     pl::all_reduce(backend, replicas, stream, pl::inout(model.gradients().expert()), scratch.all());
     backend.wait(backend.record(stream));
 
     if constexpr (Ranks::has_data) {
       const std::vector<double> losses = support::from_device(backend, stream, model.loss_sums());
-      reference::tensors gradients;
-      if (world.rank() < expert_parallel)
-        each([&](const moe::parameter_group& g, const moe::parameter& p) {
-          const auto values = support::from_device(backend, stream, model.gradients().of(g, p));
-          gradients[p.name] = {p.shape(), reference::vec(values.begin(), values.end())};
-        });
+      reference::tensors gradients, parts;
+      each([&](const moe::parameter_group& g, const moe::parameter& p) {
+        const bool owned = g.kind() == moe::group_kind::owned;
+        if (!owned && world.rank() >= expert_parallel) return;
+        const auto values = support::from_device(backend, stream, model.gradients().of(g, p));
+        (owned ? parts : gradients)[p.name] = {p.shape(), reference::vec(values.begin(), values.end())};
+      });
       const std::lock_guard lock(mutex);
       if (world.rank() == 0) result.loss += losses[1];
       for (auto& [name, tensor] : gradients) result.gradients[name] = std::move(tensor);
+      for (const moe::parameter& p : model.layout().owned.all()) {
+        auto& whole = result.gradients[p.name];
+        whole.shape = p.shape();
+        whole.data.resize(static_cast<std::size_t>(p.whole_rows * p.cols));
+        const reference::vec& mine = parts.at(p.name).data;
+        std::copy(mine.begin(), mine.end(), whole.data.begin() + p.first_element());
+      }
       account.loss_sum = losses[0];
     }
   });

@@ -153,6 +153,37 @@ TEST_CASE("a run says what it did, and its JSON holds every field") {
   }
 }
 
+TEST_CASE(
+    "--flatten vocabulary: the losses of the logits that it does not have, and a promise that is kept") {
+  if (program_missing()) return;
+  const workplace at;
+  const auto losses_of = [&](const std::string& flags) {
+    const ending end = at.train("--json " + at.file("results") + " " + flags);
+    INFO(end.err);
+    REQUIRE(end.status == 0);
+    const json r = json::parse(read_file(at.file("results")));
+    for (const json& peak : r.at("peaks"))
+      if (peak.at("tag") == "vocabulary" && has(flags, "vocabulary"))
+        CHECK(peak.at("promised") == peak.at("bytes"));
+    return r.at("losses").get<std::vector<double>>();
+  };
+  const auto dense = losses_of("");
+  for (const char* flags :
+       {"", " --rotate weights --hop-rows 5 --vocabulary-tile 7x11", " --rotate activations --hop-rows 9",
+        " --tied", ",dispatch --placement native"}) {
+    CAPTURE(flags);
+    const std::string tied = has(flags, "--tied") ? "--tied" : "";
+    const auto expected = tied.empty() ? dense : losses_of(tied);
+    const auto flat = losses_of(std::string("--flatten vocabulary") + flags);
+    REQUIRE(flat.size() == expected.size());
+    for (std::size_t i = 0; i < flat.size(); ++i)
+      CHECK(std::fabs(flat[i] - expected[i]) <= 1e-4 * expected[i]);
+  }
+  const ending dry = at.train("--flatten vocabulary --routing balanced --dry-run --hardware h200");
+  INFO(dry.err);
+  CHECK(dry.status == 0);
+}
+
 TEST_CASE("--flatten dispatch: what it did, and a promise that is kept to the byte") {
   if (program_missing()) return;
   const workplace at;

@@ -234,6 +234,14 @@ TEST_CASE("what a dispatch by rounds did is one line, and nothing is said of ano
   CHECK(json.at("config").at("flatten") == "dispatch");
   CHECK(json.at("config").at("dispatch").at("cap").at(1) == 32);
   CHECK(json.at("config").at("dispatch").at("foreign_experts").is_null());
+  CHECK(json.at("config").at("vocabulary_loss").is_null());
+  result.config.flatten.vocabulary = true;
+  result.config.vocabulary_tile = {64, 32};
+  const auto both = result_json(result);
+  CHECK(both.at("config").at("flatten") == "dispatch,vocabulary");
+  CHECK(both.at("config").at("vocabulary_loss").at("vocabulary_tile").at(1) == 32);
+  CHECK(both.at("config").at("vocabulary_loss").at("hop_rows") == 1024);
+  CHECK(both.at("config").at("vocabulary_loss").at("rotate") == "auto");
   result.dispatch->calls = 0; // no layer
   CHECK(has(dispatch_line(result), "rounds of a layer: 0,"));
 }

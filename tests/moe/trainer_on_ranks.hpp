@@ -124,7 +124,7 @@ void train_on_ranks(const training_case& c, F body, const Ranks& on = {}) {
 using state_values = std::map<std::string, std::vector<float>>;
 template <class Trainer> state_values state_of(Trainer& train) {
   state_values out;
-  for (const moe::parameter_group* group : {&train.model().layout().shared, &train.model().layout().expert})
+  for (const moe::parameter_group* group : train.model().layout().groups())
     for (const moe::parameter& p : group->all())
       for (int which = 0; which < 3; ++which) {
         const auto from =

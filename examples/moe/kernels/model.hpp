@@ -19,11 +19,13 @@ using plateau::index_t;
 // from one splitmix64 step (Steele, Lea & Flood 2014) of (seed, i). Integers until the last step, so the bits
 // are the same on every machine, and do not depend on how a tensor is cut.
 struct random_weights {
+  static constexpr std::uint64_t step = 0x9e3779b97f4a7c15U; // of the seed, from one weight to the next
+
   std::uint64_t seed;
   float mean, deviation;
 
   template <class S> PLATEAU_HD void operator()(index_t i, plateau::view<float, S> weights) const {
-    std::uint64_t x = seed + (static_cast<std::uint64_t>(i) + 1) * 0x9e3779b97f4a7c15U;
+    std::uint64_t x = seed + (static_cast<std::uint64_t>(i) + 1) * step;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
     x ^= x >> 31;
