@@ -164,11 +164,12 @@ class wide_team {
 };
 
 namespace detail {
-// member(rank) on one thread per member; rethrows the first cause once all have ended.
-template <class Member> void run_wide(wide_barrier& barrier, Member member) {
-  auto guarded = [&](index_t rank) {
+// member(of, rank) on one thread per member; rethrows the first cause once all have ended. Not a template:
+// every kernel would have threads of a type of its own.
+inline void run_wide(wide_barrier& barrier, void (*member)(void* of, index_t rank), void* of) {
+  const auto guarded = [&barrier, member, of](index_t rank) {
     try {
-      member(rank);
+      member(of, rank);
     } catch (const wide_team_stopped&) { // another member has said why
     } catch (...) {
       barrier.stop(std::current_exception());
@@ -183,6 +184,10 @@ template <class Member> void run_wide(wide_barrier& barrier, Member member) {
   }
   for (std::thread& thread : threads) thread.join();
   if (barrier.cause()) std::rethrow_exception(barrier.cause());
+}
+template <class Member> void run_wide(wide_barrier& barrier, Member member) {
+  run_wide(
+      barrier, [](void* of, index_t rank) { (*static_cast<Member*>(of))(rank); }, &member);
 }
 } // namespace detail
 
