@@ -180,11 +180,11 @@ TEST_CASE("asking changes no bit of anything else, and costs the bytes that trav
         const index_t more = (with.shape.entropy ? 4 : 0) + (with.shape.argmax ? 8 : 0);
         const index_t counts = with.shape.accuracy ? 32 * (ranks - 1) : 0;
         CHECK(sent[1] - sent[0] == static_cast<std::uint64_t>((moves ? 23 * ranks * more : 0) + counts));
-        // 3 sub-blocks of what comes home, or one; those of 6 rows, each rounded up to 256 bytes.
+        // 3 sub-blocks of what comes home, of 6 rows, each rounded up to 256 bytes.
         c.shape.vocabulary = with.shape.vocabulary = 22;
         c.shape.tokens = with.shape.tokens = 23;
         const index_t lines = (with.shape.entropy ? 1 : 0) + (with.shape.argmax ? 1 : 0);
-        const index_t slots = r == rotation::weights ? 0 : ranks == 1 ? 1 : 3;
+        const index_t slots = moves ? 3 : 0;
         CHECK(loss::working_set(with.shape, ranks).device_bytes() -
                   loss::working_set(c.shape, ranks).device_bytes() ==
               static_cast<std::size_t>(256 * lines * slots));
@@ -304,4 +304,42 @@ TEST_CASE("the gradients of a token's logits add up to nothing, over the vocabul
         }
         for (const float loss : result.losses) CHECK(loss >= 0.0F);
       }
+}
+
+TEST_CASE("in every mode: two tiles in flight, blocks that stand apart, gradients made in forward") {
+  for (const rotation r : both) {
+    ring_case c = all_asked(case_of({9, 0, 14}, {10, 15, 5}, r));
+    c.shape.hop_rows = 10;
+    c.shape.bias = c.token_weights = true;
+    auto values = values_of<float>(c);
+    for (index_t v = 20; v < 30; ++v) { // equal logits on two ranks
+      repeat_row(values, c.shape.hidden, v - 20, v);
+      values.bias[static_cast<std::size_t>(v)] = values.bias[static_cast<std::size_t>(v - 20)];
+    }
+    const auto one_tile = run_ring<float>(c, values, threads{});
+    check_ring(c, values, one_tile);
+    c.shape.tiles_in_flight = 2;
+    CHECK(same_bits(run_ring<float>(c, values, threads{}), one_tile));
+    // Blocks of the vocabulary are put together in its order: no bit of it depends on the ranks.
+    c.shape.fixed_block = 5;
+    const auto apart = run_ring<float>(c, values, threads{});
+    check_ring(c, values, apart);
+    for (const auto& shards : {std::vector<index_t>{30}, {15, 15}, {0, 25, 5}}) {
+      ring_case other = c;
+      other.shards = shards;
+      other.tokens.assign(shards.size(), 0);
+      other.tokens.front() = 20;
+      other.tokens.back() += 3;
+      const auto same = run_ring<float>(other, values, threads{});
+      CHECK(support::same_bits(same.entropies, apart.entropies));
+      CHECK(support::same_bits(same.lses, apart.lses));
+      CHECK(same.argmaxes == apart.argmaxes);
+    }
+  }
+  ring_case c = all_asked(case_of({23}, {30}, rotation::automatic));
+  c.shape.one_pass = c.shape.bias = c.token_weights = true;
+  c.shape.strip_rows = 6;
+  c.shape.options.soft_cap = 3;
+  const auto values = values_of<float>(c);
+  check_ring(c, values, run_ring<float>(c, values, threads{}));
 }
