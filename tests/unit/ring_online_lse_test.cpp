@@ -48,6 +48,41 @@ struct row_lse {
   }
 };
 
+// A payload of a user's own: what an attention sums up for a query.
+struct four_values {
+  float v[4] = {};
+
+  PLATEAU_HD friend four_values operator+(const four_values& a, const four_values& b) {
+    four_values out;
+    for (int i = 0; i < 4; ++i) out.v[i] = a.v[i] + b.v[i];
+    return out;
+  }
+  PLATEAU_HD friend four_values operator*(const four_values& a, float factor) {
+    four_values out;
+    for (int i = 0; i < 4; ++i) out.v[i] = a.v[i] * factor;
+    return out;
+  }
+};
+using attention = pl::online_lse_with<four_values>;
+
+// What several attentions over parts of the keys gave, (out, lse) each, becomes that over all keys: in a
+// user's kernel over queries.
+struct join_attentions {
+  index_t parts;
+  PLATEAU_HD void operator()(index_t query, pl::tile<const float> lses, pl::tile<const float> outs,
+                             pl::tile<float> out, pl::view<float> lse) const {
+    attention all;
+    for (index_t p = 0; p < parts; ++p) {
+      four_values mean;
+      for (index_t i = 0; i < 4; ++i) mean.v[i] = outs(query * parts + p, i);
+      all = merge(all, attention::from_lse(lses(query, p), mean));
+    }
+    const four_values mean = all.mean();
+    for (index_t i = 0; i < 4; ++i) out(query, i) = mean.v[i];
+    lse[query] = all.value();
+  }
+};
+
 } // namespace
 
 TEST_CASE("parts that are merged in any order agree with float64") {
@@ -75,6 +110,16 @@ TEST_CASE("parts that are merged in any order agree with float64") {
               1e-6 * static_cast<double>(parts) + 1e-7 * std::fabs(expected));
         CHECK(state.m == *std::max_element(z.begin(), z.end()));
       }
+      // Not only one after the other: pairs of any two, until one is left.
+      std::vector<online_lse> left = states;
+      while (left.size() > 1) {
+        std::shuffle(left.begin(), left.end(), source);
+        const online_lse both = merge(left[left.size() - 1], left[left.size() - 2]);
+        left.pop_back();
+        left.back() = both;
+      }
+      CHECK(std::fabs(static_cast<double>(left.front().value()) - expected) <=
+            1e-6 * static_cast<double>(parts) + 1e-7 * std::fabs(expected));
     }
 }
 
@@ -86,6 +131,13 @@ TEST_CASE("V16: empty sums, and parts whose sums are further apart than a float'
   CHECK(same(merge(one, empty), one));
   CHECK(same(merge(empty, one), one));
   CHECK(std::isnan(empty.value()));
+  const with_value nothing, both = merge(nothing, nothing), kept = merge(nothing, with_value::of(2, 5));
+  CHECK(both.m == pl::lowest<float>());
+  CHECK(both.s == 0);
+  CHECK(both.a == 0);
+  CHECK(kept.m == 2);
+  CHECK(kept.s == 1);
+  CHECK(kept.a == 5);
 
   for (const float apart : {88.0F, 89.0F, 90.0F, 104.0F, 1000.0F, 1e38F})
     for (const float at : {-1e5F, 0.0F, 100.0F}) {
@@ -165,4 +217,47 @@ TEST_CASE("a user's kernel folds states with its team, at every level of vectors
                 doctest::Approx(exact(row)).epsilon(1e-6));
       }
     }
+}
+
+TEST_CASE(
+    "attentions over parts of the keys join in a user's kernel, from (out, lse) alone; parts may be empty") {
+  const index_t queries = 9, parts = 4, keys = 6; // keys: of a part
+  const auto z = support::random_values<float>(queries * parts * keys, 1, 40),
+             v = support::random_values<float>(queries * parts * keys * 4, 2);
+  std::vector<float> lses, outs, expected, expected_lses;
+  for (index_t q = 0; q < queries; ++q) {
+    double sums[4] = {}, all = 0, largest = -1e30;
+    for (index_t k = 0; k < parts * keys; ++k)
+      if (k / keys != q % parts)
+        largest = std::max(largest, static_cast<double>(z[static_cast<std::size_t>(q * parts * keys + k)]));
+    for (index_t p = 0; p < parts; ++p) {
+      double sum = 0, mean[4] = {}, most = -1e30;
+      const auto at = [&](index_t k) { return static_cast<std::size_t>((q * parts + p) * keys + k); };
+      for (index_t k = 0; k < keys; ++k) most = std::max(most, static_cast<double>(z[at(k)]));
+      for (index_t k = 0; k < keys; ++k) {
+        const double e = std::exp(static_cast<double>(z[at(k)]) - most);
+        sum += e;
+        for (std::size_t i = 0; i < 4; ++i) mean[i] += e * static_cast<double>(v[at(k) * 4 + i]);
+      }
+      const bool empty = p == q % parts; // of which nothing is known but that
+      lses.push_back(empty ? -infinity : static_cast<float>(most + std::log(sum)));
+      for (const double m : mean) outs.push_back(empty ? nan_value : static_cast<float>(m / sum));
+      if (empty) continue;
+      all += sum * std::exp(most - largest);
+      for (std::size_t i = 0; i < 4; ++i) sums[i] += mean[i] * std::exp(most - largest);
+    }
+    for (const double s : sums) expected.push_back(static_cast<float>(s / all));
+    expected_lses.push_back(static_cast<float>(largest + std::log(all)));
+  }
+  for (const auto level : support::cpu_levels()) {
+    const support::matrix<float> of_parts(queries, parts, lses), means(queries * parts, 4, outs);
+    support::matrix<float> joined(queries, 4);
+    std::vector<float> lse(static_cast<std::size_t>(queries));
+    support::run_elements(level, queries, join_attentions{parts}, of_parts.in(), means.in(), joined.out(),
+                          support::all(lse));
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      CHECK(joined.values()[i] == doctest::Approx(static_cast<double>(expected[i])).epsilon(2e-5));
+    for (std::size_t q = 0; q < lse.size(); ++q)
+      CHECK(lse[q] == doctest::Approx(static_cast<double>(expected_lses[q])).epsilon(1e-6));
+  }
 }
