@@ -104,7 +104,10 @@ TEST_CASE("several passes in flight, backward in any order and more than once, o
     n.unequal = true;
     for (const int every : {1, 2}) {
       n.keep_every = every;
-      check_same(run<again::kept, float>(n), run<again::kept, float>(n, false));
+      const auto found = run<again::kept, float>(n);
+      check_same(found, run<again::kept, float>(n, false));
+      // Only the first input of each backward, and what is kept beside it, may not be there in time.
+      if (every == 1) CHECK(found.statistics.late <= 2 * 2 * order.size());
     }
   }
   offload_net n;

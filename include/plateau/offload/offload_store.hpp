@@ -288,7 +288,8 @@ template <class Backend> class offload_store {
     check_idle(i);
     item_type& it = table_.of(i);
     if (!it.written) refuse(name_of(i) + " has not been written: there is nothing to get");
-    if (it.slot == detail::offload::nowhere) {
+    const bool late = it.slot == detail::offload::nowhere;
+    if (late) {
       restore(i, slot_or_refuse(i));
       ++statistics_.late;
     }
@@ -301,7 +302,7 @@ template <class Backend> class offload_store {
       backend_->wait(s, slot.unread ? slot.ready : slot.used);
       stalls_.end(*backend_, s);
     });
-    if (table_.turned_round(i)) restore_ahead(i);
+    if (late || table_.turned_round(i)) restore_ahead(i);
     it.read = true;
   }
   void end_read(stream& s, index_t i) {
