@@ -38,17 +38,19 @@ list(TRANSFORM includes PREPEND "-I")
 # No echo of source lines: the sentence must come from the compiler, not from the comment that expects it.
 set(no_echo -fno-diagnostics-show-caret)
 set(this g++)
+# With -fsyntax-only g++ leaves templates uninstantiated; clang++ does not.
+set(check -S -o /dev/null)
 execute_process(COMMAND "${COMPILER}" --version OUTPUT_VARIABLE version)
 if(version MATCHES "clang")
   set(no_echo -fno-caret-diagnostics)
   set(this clang++)
+  set(check -fsyntax-only)
 endif()
 if(only AND NOT only STREQUAL this)
   message(STATUS "${SOURCE}: only ${only} is asked")
   return()
 endif()
-# -S, not -fsyntax-only, with which g++ leaves templates uninstantiated.
-set(command "${COMPILER}" -std=c++20 -S -o /dev/null ${no_echo} ${includes})
+set(command "${COMPILER}" -std=c++20 ${check} ${no_echo} ${includes})
 
 if(has_control)
   execute_process(COMMAND ${command} -DPLATEAU_FAIL_TEST_CONTROL "${SOURCE}"
