@@ -6,7 +6,9 @@
 #pragma once
 
 #include "chosen_dispatch.hpp"
+#include "chosen_gradients.hpp"
 #include "chosen_loss.hpp"
+#include "chosen_optimizer.hpp"
 #include "unflattened.hpp"
 
 namespace moe {
@@ -16,6 +18,10 @@ struct chosen_peaks : unflattened {
   using dispatch = chosen_dispatch<Backend, Communicator, T>;
 
   template <class Backend, class Communicator, class T> using loss = chosen_loss<Backend, Communicator, T>;
+
+  template <class Backend> using gradients = chosen_gradients<Backend>;
+  template <class Backend, class Communicator, class T>
+  using optimizer = chosen_optimizer<Backend, Communicator, T>;
 };
 
 } // namespace moe

@@ -26,6 +26,8 @@ template <class Plain, class Flat> class either {
   template <class F> decltype(auto) visit(F f) const { return flat_ ? f(*flat_) : f(*plain_); }
   Plain& plain() { return *plain_; }
   Flat& flat() { return *flat_; }
+  const Plain& plain() const { return *plain_; }
+  const Flat& flat() const { return *flat_; }
 
  private:
   std::optional<Plain> plain_;

@@ -132,6 +132,12 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
            pl::view<float, pl::host_space> to) {
     backend_->copy(s, pl::in(pl::view<const float>(field(group, p, which).sub(first, to.n))), pl::out(to));
   }
+  // The same on the device, to be sent: no copy is needed.
+  static constexpr bool copies_to_send() { return false; }
+  pl::view<float> to_send(stream&, const parameter_group& group, const parameter& p, int which, index_t first,
+                          index_t n, pl::view<float, pl::host_space>, pl::view<float>) {
+    return field(group, p, which).sub(first, n);
+  }
   // f(place, first, n) for each part of elements [first, first + n) of a group that one rank has: its place
   // among those that hold the group. All have all; the first of them speaks.
   template <class F> void for_each_place(const parameter_group&, index_t first, index_t n, F f) const {

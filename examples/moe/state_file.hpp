@@ -34,9 +34,14 @@ template <class Trainer> class state_mover {
   static constexpr index_t piece = index_t{1} << 18; // elements
 
   explicit state_mover(Trainer& trainer, state_moves moves = {})
-      : trainer_(&trainer), pinned_(trainer.backend().pinned(),
-                                    moves.load || (moves.save && writes()) ? piece : 0, pl::tag::other),
-        arrived_(trainer.backend().device(), moves.save && writes() && others_own_some() ? piece : 0,
+      : trainer_(&trainer),
+        pinned_(trainer.backend().pinned(),
+                moves.load || (moves.save && (writes() || trainer.optimizer().copies_to_send())) ? piece : 0,
+                pl::tag::other),
+        arrived_(trainer.backend().device(),
+                 moves.save && (trainer.optimizer().copies_to_send() || (writes() && others_own_some()))
+                     ? piece
+                     : 0,
                  pl::tag::other) {}
 
   // This rank's parameters, and its moments if the file has them to give. Then all ranks are ready to train.
@@ -46,8 +51,7 @@ template <class Trainer> class state_mover {
     for (const parameter_group* group : t.model().layout().groups())
       for (const parameter& p : group->all())
         for (int which = 0; which < (moments ? 3 : 1); ++which)
-          read(file, state_prefixes[static_cast<std::size_t>(which)] + p.name, p, field(*group, p, which));
-    t.optimizer().publish(t.stream());
+          read(file, state_prefixes[static_cast<std::size_t>(which)] + p.name, *group, p, which);
     t.backend().wait(t.backend().record(t.stream()));
   }
 
@@ -79,9 +83,12 @@ template <class Trainer> class state_mover {
            std::any_of(owned.begin() + 1, owned.end(), [](index_t n) { return n != 0; });
   }
   bool writes() const { return trainer_->world().rank() == 0; }
-  pl::view<float> field(const parameter_group& group, const parameter& p, int which) const {
-    auto& optimizer = trainer_->optimizer();
-    return which == 0 ? optimizer.master(group, p) : optimizer.moment(group, p, which);
+  // The rank that has the place among those that hold a group; of experts and owned parameters, those of
+  // `owner`.
+  int rank_of(group_kind kind, int owner, int place) const {
+    return kind == group_kind::shared   ? place
+           : kind == group_kind::expert ? place * trainer_->grid().expert_parallel + owner
+                                        : owner;
   }
   std::vector<tensor_layout> whole_layout() const {
     const parameter_layout whole = parameter_layout::whole(trainer_->model().config());
@@ -93,54 +100,71 @@ template <class Trainer> class state_mover {
     return all;
   }
 
-  void read(const safetensors_reader& file, const std::string& name, const parameter& p, pl::view<float> to) {
+  void read(const safetensors_reader& file, const std::string& name, const parameter_group& group,
+            const parameter& p, int which) {
     auto& t = *trainer_;
     const auto shape = p.shape();
     const pl::drain guard(t.backend(), t.stream()); // the commands refer to what is above
-    for (index_t first = 0; first < to.n; first += piece) {
-      const index_t n = std::min(piece, to.n - first);
+    for (index_t first = 0; first < p.elements(); first += piece) {
+      const index_t n = std::min(piece, p.elements() - first);
       const auto staged = pinned_.all().sub(0, n);
       t.backend().host_task(
           t.stream(),
-          [&file, &name, &shape, first = p.first_element() + first](pl::view<float, pl::host_space> out) {
-            file.read_part(name, shape, first, {out.p, static_cast<std::size_t>(out.n)});
+          [&file, &name, &shape, at = p.first_element() + first](pl::view<float, pl::host_space> out) {
+            file.read_part(name, shape, at, {out.p, static_cast<std::size_t>(out.n)});
           },
           pl::out(staged));
-      t.backend().copy(t.stream(), pl::in(staged), pl::out(to.sub(first, n)));
+      t.optimizer().put(t.stream(), group, p, which, first, staged);
     }
     t.backend().wait(t.backend().record(t.stream()));
   }
 
-  // One field of one parameter from its owner to rank 0 and into the file. Every rank calls it, for the
-  // exchange.
+  // One field of one parameter of `owner`'s from the ranks that have it to rank 0 and into the file. Every
+  // rank calls it, for the exchange; `own` is its own group of that kind.
   void send(std::optional<safetensors_writer>& file, const parameter& p, int which,
             const parameter_group& own, int owner) {
     auto& t = *trainer_;
-    const bool mine = t.world().rank() == owner;
     const std::string name = state_prefixes[static_cast<std::size_t>(which)] + p.name;
-    const auto from = mine ? field(own, p, which) : pl::view<float>{};
     const pl::drain guard(t.backend(), t.stream());
-    for (index_t first = 0; first < p.elements(); first += piece) {
-      const index_t n = std::min(piece, p.elements() - first);
-      const auto part = mine ? from.sub(first, n) : writes() ? arrived_.all().sub(0, n) : pl::view<float>{};
-      if (owner != 0) {
-        std::vector<pl::send_op> sends;
-        std::vector<pl::receive_op> receives;
-        if (mine) sends.push_back(pl::send_to(0, part));
-        if (writes()) receives.push_back(pl::receive_from(owner, part));
-        t.world().exchange(t.stream(), sends, receives, "state to be saved");
-      }
-      if (!writes()) continue;
-      const auto staged = pinned_.all().sub(0, n);
-      t.backend().copy(t.stream(), pl::in(part), pl::out(staged));
-      t.backend().host_task(
-          t.stream(),
-          [&to = *file, &name, first = p.first_element() + first](pl::view<const float, pl::host_space> in) {
-            to.write(name, first, std::span<const float>(in.p, static_cast<std::size_t>(in.n)));
-          },
-          pl::in(staged));
-    }
+    for (index_t done = 0; done < p.elements(); done += piece)
+      t.optimizer().for_each_place(own, p.offset + done, std::min(piece, p.elements() - done),
+                                   [&](int place, index_t first, index_t n) {
+                                     send(file, name, p, which, own, rank_of(own.kind(), owner, place),
+                                          first - p.offset, n);
+                                   });
     t.backend().wait(t.backend().record(t.stream()));
+  }
+  // Elements [first, first + n) of it, which are rank `from`'s.
+  void send(std::optional<safetensors_writer>& file, const std::string& name, const parameter& p, int which,
+            const parameter_group& own, int from, index_t first, index_t n) {
+    auto& t = *trainer_;
+    const bool mine = t.world().rank() == from;
+    if (from != 0) {
+      pl::view<float> part;
+      std::vector<pl::send_op> sends;
+      std::vector<pl::receive_op> receives;
+      if (mine) {
+        part = t.optimizer().to_send(t.stream(), own, p, which, first, n, pinned_.all(), arrived_.all());
+        sends.push_back(pl::send_to(0, part));
+      }
+      if (writes()) {
+        part = arrived_.all().sub(0, n);
+        receives.push_back(pl::receive_from(from, part));
+      }
+      t.world().exchange(t.stream(), sends, receives, "state to be saved");
+    }
+    if (!writes()) return;
+    const auto staged = pinned_.all().sub(0, n);
+    if (mine)
+      t.optimizer().get(t.stream(), own, p, which, first, staged);
+    else
+      t.backend().copy(t.stream(), pl::in(pl::view<const float>(arrived_.all().sub(0, n))), pl::out(staged));
+    t.backend().host_task(
+        t.stream(),
+        [&to = *file, &name, at = p.first_element() + first](pl::view<const float, pl::host_space> in) {
+          to.write(name, at, std::span<const float>(in.p, static_cast<std::size_t>(in.n)));
+        },
+        pl::in(pl::view<const float, pl::host_space>(staged)));
   }
 
   Trainer* trainer_;

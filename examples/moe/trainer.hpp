@@ -130,12 +130,11 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
         if (onto_residual) kernel.deviation *= deep;
         if (p.name == "model.embed_tokens.weight" || p.name == "lm_head.weight") kernel.deviation *= 0.5F;
         if (p.vector) kernel = {0, 1, 0};
-        optimizer_->set_values(stream_, *group, p,
-                               [&](stream_type& s, index_t first, pl::view<float> to) {
-                                 random_weights part = kernel;
-                                 part.seed += static_cast<std::uint64_t>(first) * random_weights::step;
-                                 backend_->launch(s, pl::elements{to.n}, part, pl::out(to));
-                               });
+        optimizer_->set_values(stream_, *group, p, [&](stream_type& s, index_t first, pl::view<float> to) {
+          random_weights part = kernel;
+          part.seed += static_cast<std::uint64_t>(first) * random_weights::step;
+          backend_->launch(s, pl::elements{to.n}, part, pl::out(to));
+        });
       }
     optimizer_->reset(stream_);
   }
@@ -274,7 +273,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     for (index_t l = 0; l < c.layers; ++l)
       for (index_t e = 0; e < local; ++e)
         for (index_t source = 0; source < group_.size(); ++source)
-          if (model_->routed(l)[static_cast<std::size_t>(source * c.experts + group_.rank() * local + e)] != 0)
+          if (model_->routed(l)[static_cast<std::size_t>(source * c.experts + group_.rank() * local + e)] !=
+              0)
             optimizer_->had_rows(l, e);
   }
   // The routes of this rank's own tokens, by layer and expert, behind the loss in the report.
