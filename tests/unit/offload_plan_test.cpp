@@ -67,7 +67,8 @@ TEST_CASE("47 inputs of 69,632 x 2,880 in bf16: as many as the budget has room f
   const struct {
     index_t budget, parked;
   } cases[] = {{0, 0}, {8 * gibibyte, 21}, {16 * gibibyte, 42}, {offload_shape::no_limit, 47}};
-  for (const auto& [budget, parked] : cases) {
+  for (const auto& each : cases) {
+    const index_t budget = each.budget, parked = each.parked;
     CAPTURE(budget);
     const auto shape = offload_shape::of_layers(47, bytes, budget);
     const auto p = pl::plan_offload(shape);

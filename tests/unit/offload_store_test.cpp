@@ -44,7 +44,7 @@ bool has(const std::string& text, const char* part) { return text.find(part) != 
 
 // A store of `n` tensors of 4 x 8 floats.
 struct small_store {
-  static constexpr index_t bytes = 4 * 8 * 4, slot = 256;
+  static constexpr index_t bytes = 4 * 8 * 4;
 
   explicit small_store(index_t n, index_t budget = pl::offload_shape::no_limit, int restored = 2,
                        int flights = 1)
