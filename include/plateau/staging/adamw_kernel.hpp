@@ -6,9 +6,9 @@
 // level of vectors, in the body of a tensor and in its tail. The order of operations is that of PyTorch's
 // AdamW: its moments have the same bits, its parameters are within a unit or two in the last place.
 //
-// What decides about a step stays on the device, as two floats that every element reads: control[0]
-// multiplies the gradient, control[1] != 0 skips the step. A skipped step writes the bits back that were
-// there, so that no host has to wait to know.
+// What decides about a step stays on the device, as two floats that every row reads: control[0] multiplies
+// the gradient, control[1] != 0 skips the step, which then leaves every bit as it was; no host has to wait to
+// know.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -17,7 +17,6 @@
 #include <plateau/view.hpp>
 
 #include <cmath>
-#include <cstdint>
 #include <type_traits>
 
 namespace plateau::inline v0 {
@@ -45,17 +44,6 @@ PLATEAU_HD inline float fused(float a, float b, float c) {
 #endif
 }
 
-// Chosen by mask on the bits: a NaN computed on the way leaves no trace, and the loop has no branch.
-PLATEAU_HD inline float kept_or_new(std::uint32_t keep, float kept, float updated) {
-  const std::uint32_t a = plateau::bit_cast<std::uint32_t>(updated),
-                      b = plateau::bit_cast<std::uint32_t>(kept);
-  return plateau::bit_cast<float>(a ^ ((a ^ b) & keep));
-}
-template <class T> PLATEAU_HD T kept_or_new(std::uint32_t keep, T kept, T updated) {
-  const std::uint32_t a = updated.bits, b = kept.bits;
-  return T::from_bits(static_cast<std::uint16_t>(a ^ ((a ^ b) & keep)));
-}
-
 } // namespace detail::adamw
 
 // Over rows{rows_of(n)}, each a run of elements; a row so that the roots of many are taken at once. Memory
@@ -71,8 +59,7 @@ struct adamw_update {
   PLATEAU_HD void operator()(Team& team, index_t row, view<const Gradient, Space> gradient,
                              view<const float, Space> control, view<float, Space> master,
                              view<float, Space> first_moment, view<float, Space> second_moment) const {
-    update(team, row, gradient, control, master, first_moment, second_moment,
-           [](index_t, std::uint32_t, float) {});
+    update(team, row, gradient, control, master, first_moment, second_moment, [](index_t, float) {});
   }
 
   // Also writes the master, rounded to the type of the parameter.
@@ -83,9 +70,7 @@ struct adamw_update {
                              view<Parameter, Space> parameter) const {
     Parameter* const p = parameter.p + row * row_elements;
     update(team, row, gradient, control, master, first_moment, second_moment,
-           [p](index_t i, std::uint32_t keep, float value) {
-             p[i] = detail::adamw::kept_or_new(keep, p[i], narrow<Parameter>(value));
-           });
+           [p](index_t i, float value) { p[i] = narrow<Parameter>(value); });
   }
 
  private:
@@ -94,7 +79,8 @@ struct adamw_update {
                          view<const float, Space> control, view<float, Space> master,
                          view<float, Space> first_moment, view<float, Space> second_moment,
                          Publish publish) const {
-    using detail::adamw::fused, detail::adamw::kept_or_new;
+    using detail::adamw::fused;
+    if (control[1] != 0.0f) return; // alike for all members of the team
     const index_t first = row * row_elements;
     const index_t rest = gradient.n - first, count = rest < row_elements ? rest : row_elements;
     const Gradient* const g = gradient.p + first;
@@ -103,22 +89,21 @@ struct adamw_update {
     float* const v = second_moment.p + first;
     const adamw_factors f = factors;
     const float clip = control[0];
-    const std::uint32_t keep = 0u - static_cast<std::uint32_t>(control[1] != 0.0f);
     team.for_each_sqrt(
         count,
         [=](index_t i) {
           const float scaled = widen(g[i]) * clip, old_m = m[i], old_v = v[i];
           const float new_m = fused(f.rest1, scaled, f.beta1 * old_m);
           const float new_v = fused(f.rest2 * scaled, scaled, f.beta2 * old_v);
-          v[i] = kept_or_new(keep, old_v, new_v);
-          m[i] = kept_or_new(keep, old_m, new_m);
+          v[i] = new_v;
+          m[i] = new_m;
           return new_v;
         },
         [=](index_t i, float root) {
           const float direction = m[i] / fused(root, f.root_scale, f.epsilon), old = w[i];
-          const float value = kept_or_new(keep, old, fused(-f.step_size, direction, f.kept * old));
+          const float value = fused(-f.step_size, direction, f.kept * old);
           w[i] = value;
-          publish(i, keep, value);
+          publish(i, value);
         });
   }
 };

@@ -41,22 +41,25 @@ template <cpu_level Level> struct host_loop {
     if (s.parameter.n == 0) {
       for (index_t row = first; row < last; ++row)
         kernel(team, row, s.gradient, control, s.master, s.first_moment, s.second_moment);
-    } else if (!around) {
-      for (index_t row = first; row < last; ++row)
-        kernel(team, row, s.gradient, control, s.master, s.first_moment, s.second_moment, s.parameter);
-    } else {
-      constexpr index_t length = adamw_update::row_elements;
-      alignas(64) Parameter published[static_cast<std::size_t>(length)] = {};
-      const view<Parameter, host_space> here{published, length};
-      for (index_t row = first; row < last; ++row) {
-        const index_t from = row * length, n = std::min(length, s.master.n - from);
-        const auto part = [from, n](auto v) { return decltype(v){v.p + from, n}; };
-        kernel(team, index_t{0}, part(s.gradient), control, part(s.master), part(s.first_moment),
-               part(s.second_moment), here);
-        host::stream_bytes(s.parameter.p + from, published, static_cast<std::size_t>(n) * sizeof(Parameter));
-      }
-      host::finish_streaming();
+      return;
     }
+    // Little at a time: what was updated is still in the nearest cache when it is rounded, in a loop of its
+    // own, since one with elements of two sizes is not vectorised as well.
+    constexpr index_t length = 256;
+    const index_t end = std::min(last * adamw_update::row_elements, s.master.n);
+    alignas(64) Parameter published[static_cast<std::size_t>(length)];
+    for (index_t from = first * adamw_update::row_elements; from < end; from += length) {
+      const index_t n = std::min(length, end - from);
+      const auto part = [from, n](auto v) { return decltype(v){v.p + from, n}; };
+      kernel(team, index_t{0}, part(s.gradient), control, part(s.master), part(s.first_moment),
+             part(s.second_moment));
+      const float* const updated = s.master.p + from;
+      Parameter* const to = around ? published : s.parameter.p + from;
+      team.for_each(n, [=](index_t i) { to[i] = narrow<Parameter>(updated[i]); });
+      if (around)
+        host::stream_bytes(s.parameter.p + from, published, static_cast<std::size_t>(n) * sizeof(Parameter));
+    }
+    if (around) host::finish_streaming();
   }
 };
 
@@ -96,7 +99,7 @@ class host_adamw {
     check("second moment", second_moment.n, master.n);
     if (parameter.n != 0) check("parameter", parameter.n, master.n);
     if (control.n != 2) check("control", control.n, 2);
-    if (control[1] != 0.0f) return; // skipped: every bit stays
+    if (control[1] != 0.0f) return; // a skipped step leaves every bit
     const detail::adamw::host_state<Gradient, Parameter> state{gradient, master, first_moment, second_moment,
                                                                parameter};
     const bool around = parameter.bytes() >= host::streaming_copy_bytes / 4;
