@@ -151,14 +151,18 @@ inline moe::index_t expert_elements(const moe::model_config& c, const moe::rank_
   return c.layers * c.experts / g.expert_parallel * 3 * c.hidden * c.intermediate;
 }
 
-// What the optimizer holds per rank: `per_parameter` bytes, and its sums, scratch and control words.
+// What the optimizer holds per rank: `per_parameter` bytes, a count and factors for each tensor, the norm and
+// what it is made from, scratch.
 inline std::size_t optimizer_bytes(const moe::model_config& c, const moe::rank_grid& g,
                                    std::size_t per_parameter) {
-  const auto blocks = [](moe::index_t n) { return static_cast<std::size_t>((n + 65535) / 65536); };
-  const moe::index_t shared = shared_elements(c), expert = expert_elements(c, g);
-  return per_parameter * static_cast<std::size_t>(shared + expert) +
-         sizeof(double) * (blocks(shared) + static_cast<std::size_t>(g.expert_parallel) * blocks(expert)) +
-         3 * sizeof(float) +
+  const auto tensors = static_cast<std::size_t>(
+      c.layers * (7 + 3 * c.experts / g.expert_parallel) + 2 + (c.tied ? 0 : 1));
+  pl::working_set control(pl::tag::optimizer);
+  pl::counting_source source(control);
+  pl::gradient_control_memory(source, g.ranks);
+  return per_parameter * static_cast<std::size_t>(shared_elements(c) + expert_elements(c, g)) +
+         tensors * (sizeof(std::int64_t) + sizeof(pl::adamw_factors)) + sizeof(float) +
+         control.device_bytes() +
          std::max(pl::reduce_scratch_bytes<float>(g.ranks),
                   pl::reduce_scratch_bytes<float>(g.ranks / g.expert_parallel));
 }
