@@ -80,7 +80,7 @@ inline void sqrt_lanes_sse(float* lanes) {
   for (index_t lane = 0; lane < team_lanes; lane += 16) {
     vector v;
     __builtin_memcpy(&v, lanes + lane, sizeof v);
-    v = __builtin_ia32_sqrtps512_mask(v, v, static_cast<unsigned short>(-1), 4); // all lanes, usual rounding
+    v = __builtin_ia32_sqrtps512_mask(v, v, -1, 4); // all lanes, usual rounding
     __builtin_memcpy(lanes + lane, &v, sizeof v);
   }
 }
