@@ -5,6 +5,7 @@
 // be flattened yet is as everyone has it.
 #pragma once
 
+#include "chosen_boundaries.hpp"
 #include "chosen_dispatch.hpp"
 #include "chosen_gradients.hpp"
 #include "chosen_loss.hpp"
@@ -18,6 +19,8 @@ struct chosen_peaks : unflattened {
   using dispatch = chosen_dispatch<Backend, Communicator, T>;
 
   template <class Backend, class Communicator, class T> using loss = chosen_loss<Backend, Communicator, T>;
+
+  template <class Backend, class T> using boundaries = chosen_boundaries<Backend, T>;
 
   template <class Backend> using gradients = chosen_gradients<Backend>;
   template <class Backend, class Communicator, class T>

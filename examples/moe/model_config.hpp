@@ -6,6 +6,7 @@
 
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
+#include <plateau/offload/offload_shape.hpp>
 #include <plateau/ring/ring_schedule.hpp>
 #include <plateau/staging/adamw_shape.hpp>
 
@@ -53,6 +54,11 @@ struct loss_settings {
   plateau::rotation rotate = plateau::rotation::automatic;
 };
 
+// How inputs of layers are parked; those on the device do not ask.
+struct checkpoint_settings {
+  index_t host_budget_bytes = plateau::offload_shape::no_limit; // pinned memory of a rank for them
+};
+
 // How an optimizer goes about it whose state is in host memory; the one on the device does not ask.
 struct optimizer_settings {
   std::size_t bucket_bytes = 0; // of one bucket, all fields that move; 0: 64 MiB, less for a small state
@@ -78,6 +84,7 @@ struct model_config {
   flatten_set flatten{}; // for peaks that are chosen at run time (chosen_peaks.hpp)
   dispatch_settings dispatch{};
   loss_settings loss{};
+  checkpoint_settings checkpoint{};
   optimizer_settings optimizer{};
 
   index_t head_size() const { return hidden / heads; }

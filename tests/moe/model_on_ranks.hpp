@@ -34,6 +34,7 @@ struct step_setup {
   moe::dispatch_settings dispatch{};
   moe::flatten_set flatten{}; // for a bundle that asks
   moe::loss_settings loss{};
+  moe::checkpoint_settings checkpoint{};
 };
 
 // What one rank did in the step, before gradients were summed over ranks.
@@ -45,6 +46,7 @@ struct rank_account {
   double shared_gradient = 0, expert_gradient = 0; // the largest magnitudes
   pl::peak dispatch;                               // bytes of rows and experts' intermediates
   pl::peak vocabulary;                             // bytes of the loss
+  pl::peak checkpoint, parked;                     // bytes of boundaries, on the device and pinned
   std::vector<moe::peak_promise> promises;
 };
 
@@ -93,6 +95,7 @@ step_result run_model_of(const step_setup& setup, const reference::transformer_c
   config.dispatch = setup.dispatch;
   config.flatten = setup.flatten;
   config.loss = setup.loss;
+  config.checkpoint = setup.checkpoint;
   const int ranks = setup.ranks, expert_parallel = setup.expert_parallel;
   const auto sequences = static_cast<index_t>(tokens.size());
   const auto context = static_cast<index_t>(tokens.front().size()) - 1;
@@ -160,6 +163,8 @@ step_result run_model_of(const step_setup& setup, const reference::transformer_c
     }
     account.dispatch = backend.device().meter().peak(pl::tag::dispatch);
     account.vocabulary = backend.device().meter().peak(pl::tag::vocabulary);
+    account.checkpoint = backend.device().meter().peak(pl::tag::checkpoint);
+    account.parked = backend.pinned().meter().peak(pl::tag::checkpoint);
     account.promises = model.promises();
     pl::all_reduce(backend, world, stream, pl::inout(model.gradients().shared()), scratch.all());
     pl::all_reduce(backend, replicas, stream, pl::inout(model.gradients().expert()), scratch.all());
