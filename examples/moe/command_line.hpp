@@ -186,6 +186,24 @@ inline void add_flags(CLI::App& app, options& o) {
              "what moves around the ring: what has fewer bytes,\nor one of the two",
              std::string{name_of(l.rotate)},
              [&o](const std::string& text) { o.rotate = parse_rotation("--rotate", text); });
+  flags.flag(
+      "--host-budget", "SIZE",
+      "pinned bytes of a rank for parked inputs of layers,\nwith --flatten checkpoint; 0: none is parked",
+      "what they take", [&o](const std::string& text) {
+        o.host_budget_bytes = text == "0" ? 0 : parse_bytes("--host-budget", text);
+      });
+  const optimizer_settings s = o.optimizer();
+  flags.flag("--bucket", "SIZE",
+             "bytes of state and gradients that pass through the device at a time,\nwith --flatten optimizer",
+             "64MiB, less for a small state",
+             [&o](const std::string& text) { o.bucket_bytes = parse_bytes("--bucket", text); });
+  flags.flag("--slots", "N", "buckets on the device, 1 to 4", fmt::format("{}", s.slots),
+             [&o](const std::string& text) { o.slots = parse_integer("--slots", text, 1, 4); });
+  flags.flag("--update-on", "device|host", "who updates the state in host memory",
+             std::string{name_of(s.where)},
+             [&o](const std::string& text) { o.update_on = parse_update_on("--update-on", text); });
+  app.add_flag("--zero1", o.zero1,
+               "each rank keeps its part of the optimizer's state,\nwith --flatten optimizer");
   flags.flag("--routing", "SCENARIO",
              "learned, or forced: balanced, hot:FRACTION,EXPERTS, zipf:S,\nor all-to-one, which is the first "
              "top-k experts;\nrotating:FRACTION,EXPERTS; counts:FILE (CSV or JSON);\nbehind a '+', or alone "

@@ -72,6 +72,12 @@ inline std::vector<named_value> must_agree(const training_job& job) {
   add("vocabulary-tile", fmt::format("{}x{}", l.tile_tokens, l.tile_vocabulary));
   add("hop-rows", l.hop_rows);
   add("rotate", name_of(l.rotate));
+  const optimizer_settings s = o.optimizer();
+  add("bucket", s.bucket_bytes);
+  add("slots", s.slots);
+  add("update-on", name_of(s.where));
+  add("zero1", s.zero1);
+  add("host-budget", o.checkpoint().host_budget_bytes);
   const auto given = [&](std::string_view flag, const std::string& path) {
     add(flag, path.empty() ? "none" : "a file");
   };

@@ -139,6 +139,24 @@ inline void check_vocabulary(const options& o) {
   refuse(o.rotate.has_value(), "--rotate");
 }
 
+// What goes only with an optimizer whose state is in host memory.
+inline void check_optimizer(const options& o) {
+  const auto refuse = [](bool given, std::string_view flag) {
+    if (given) throw input_error{fmt::format("{}: expected only with --flatten optimizer", flag)};
+  };
+  if (!o.flatten.optimizer) {
+    refuse(o.bucket_bytes.has_value(), "--bucket");
+    refuse(o.slots.has_value(), "--slots");
+    refuse(o.update_on.has_value(), "--update-on");
+    refuse(o.zero1, "--zero1");
+  }
+  constexpr std::uint64_t least = 16; // a gradient, a master and two moments
+  if (o.bucket_bytes && *o.bucket_bytes < least)
+    throw input_error{fmt::format("--bucket {}: expected at least {}, the bytes of one parameter's gradient, "
+                                  "master and moments",
+                                  *o.bucket_bytes, least)};
+}
+
 // Throws input_error unless the options fit each other. The vocabulary of the corpus is checked where that is
 // read.
 inline void check(const options& o) {
@@ -179,6 +197,9 @@ inline void check(const options& o) {
                       elements, 0x1p48));
   check_dispatch(o);
   check_vocabulary(o);
+  check_optimizer(o);
+  require(o.flatten.checkpoint || !o.host_budget_bytes,
+          "--host-budget: expected only with --flatten checkpoint");
   detail::check_routing(o);
   require(o.backend == backend_choice::host || o.gemm == gemm_choice::builtin,
           "--gemm blas and --backend cuda: expected one of them; on a GPU matrix products are cuBLAS's");

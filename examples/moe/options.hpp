@@ -62,6 +62,9 @@ constexpr std::string_view name_of(expert_placement placement) {
 
 inline constexpr std::array<plateau::rotation, 3> all_rotations{
     plateau::rotation::automatic, plateau::rotation::activations, plateau::rotation::weights};
+constexpr std::string_view name_of(plateau::update_on where) {
+  return where == plateau::update_on::host ? "host" : "device";
+}
 constexpr std::string_view name_of(plateau::rotation rotate) {
   constexpr std::string_view names[] = {"auto", "activations", "weights"};
   return names[static_cast<std::size_t>(rotate)];
@@ -75,8 +78,8 @@ struct flatten_row {
 
 inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_set::dispatch, true},
                                                           {"vocabulary", &flatten_set::vocabulary, true},
-                                                          {"checkpoint", &flatten_set::checkpoint, false},
-                                                          {"optimizer", &flatten_set::optimizer, false}}};
+                                                          {"checkpoint", &flatten_set::checkpoint, true},
+                                                          {"optimizer", &flatten_set::optimizer, true}}};
 
 struct options {
   std::int64_t ranks = 4;   // threads or processes, each of them one rank
@@ -124,6 +127,12 @@ struct options {
   std::optional<std::pair<std::int64_t, std::int64_t>> vocabulary_tile; // tokens, vocabulary
   std::optional<std::int64_t> hop_rows;
   std::optional<plateau::rotation> rotate;
+  std::optional<std::uint64_t> host_budget_bytes; // of --flatten checkpoint; else as much as it takes
+  // Of --flatten optimizer; the defaults are those of optimizer_settings.
+  std::optional<std::uint64_t> bucket_bytes;
+  std::optional<std::int64_t> slots;
+  std::optional<plateau::update_on> update_on;
+  bool zero1 = false;
   routing_scenario routing;
   std::optional<std::uint64_t> memory_limit_bytes; // per rank, device space
 
@@ -159,6 +168,19 @@ struct options {
     l.hop_rows = hop_rows.value_or(l.hop_rows);
     l.rotate = rotate.value_or(l.rotate);
     return l;
+  }
+  checkpoint_settings checkpoint() const {
+    checkpoint_settings c;
+    if (host_budget_bytes) c.host_budget_bytes = static_cast<index_t>(*host_budget_bytes);
+    return c;
+  }
+  optimizer_settings optimizer() const {
+    optimizer_settings s;
+    if (bucket_bytes) s.bucket_bytes = static_cast<std::size_t>(*bucket_bytes);
+    s.slots = static_cast<int>(slots.value_or(s.slots));
+    s.where = update_on.value_or(s.where);
+    s.zero1 = zero1;
+    return s;
   }
   std::int64_t head_size() const { return hidden / heads; }
   std::int64_t last_step() const { return stop_after.value_or(steps); }
@@ -217,6 +239,13 @@ inline plateau::rotation parse_rotation(std::string_view flag, std::string_view 
   for (const plateau::rotation each : all_rotations)
     if (text == name_of(each)) return each;
   throw input_error{fmt::format("{}: expected auto, activations or weights, got '{}'", flag, shown(text))};
+}
+
+// device or host. Throws input_error.
+inline plateau::update_on parse_update_on(std::string_view flag, std::string_view text) {
+  for (const plateau::update_on each : {plateau::update_on::device, plateau::update_on::host})
+    if (text == name_of(each)) return each;
+  throw input_error{fmt::format("{}: expected device or host, got '{}'", flag, shown(text))};
 }
 
 // FRACTION or FRACTION,SEED. Throws input_error.

@@ -57,6 +57,16 @@ inline nlohmann::ordered_json loss_json(const options& o) {
           {"rotate", name_of(l.rotate)}};
 }
 
+// How the optimizer goes with its state in host memory; null where it does not.
+inline nlohmann::ordered_json optimizer_json(const options& o) {
+  if (!o.flatten.optimizer) return nullptr;
+  const optimizer_settings s = o.optimizer();
+  return {{"bucket", detail::or_null(o.bucket_bytes)},
+          {"slots", s.slots},
+          {"update_on", name_of(s.where)},
+          {"zero1", s.zero1}};
+}
+
 // The names of the flags with underscores; what was left to the program is shown as it was decided.
 inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabulary) {
   std::string flatten;
@@ -94,6 +104,8 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"flatten", flatten.empty() ? "none" : flatten},
           {"dispatch", dispatch_json(o)},
           {"vocabulary_loss", loss_json(o)},
+          {"optimizer", optimizer_json(o)},
+          {"host_budget", detail::or_null(o.host_budget_bytes)},
           {"routing", o.routing.text},
           {"memory_limit", detail::or_null(o.memory_limit_bytes)},
           {"data", detail::path_or_null(o.data)},

@@ -39,6 +39,8 @@ inline model_config model_of(const options& o, std::int64_t vocabulary) {
   c.flatten = o.flatten;
   c.dispatch = o.dispatch();
   c.loss = o.loss();
+  c.optimizer = o.optimizer();
+  c.checkpoint = o.checkpoint();
   return c;
 }
 
