@@ -5,6 +5,7 @@
 // finite, and the settings of a step may change.
 #pragma once
 
+#include "support/device_values.hpp"
 #include "support/tensors.hpp"
 
 #include <plateau/drain.hpp>
@@ -168,10 +169,13 @@ std::vector<adamw_result<P>> run_adamw(const adamw_case& c, int ranks, const Ran
     adamw.read_steps(s, mine.steps);
     backend.copy(s, pl::in(pl::view<const P>(parameters.all())), pl::out(values.all()));
     backend.wait(backend.record(s));
+    const auto append = [](auto& to, auto v) { to.insert(to.end(), v.p, v.p + v.n); };
     each([&](index_t t, index_t) {
-      const auto append = [](auto& to, auto v) { to.insert(to.end(), v.p, v.p + v.n); };
-      append(mine.master, adamw.master(t)), append(mine.m, adamw.first_moment(t));
-      append(mine.v, adamw.second_moment(t));
+      if constexpr (std::is_same_v<MasterSpace, pl::host_space>)
+        append(mine.master, adamw.master(t));
+      else
+        for (const float x : from_device(backend, s, adamw.master(t))) mine.master.push_back(x);
+      append(mine.m, adamw.first_moment(t)), append(mine.v, adamw.second_moment(t));
     });
     if constexpr (Ranks::has_data) mine.parameters.assign(values.data(), values.data() + n);
   });

@@ -31,6 +31,13 @@ template <class Gradient, class Parameter> struct host_state {
   view<Parameter, host_space> parameter;
 };
 
+// A functor, as for_each is compiled for a device too.
+template <class Parameter> struct rounded {
+  const float* from;
+  Parameter* to;
+  PLATEAU_HD void operator()(index_t i) const { to[i] = narrow<Parameter>(from[i]); }
+};
+
 // Rows [first, last) of adamw_update. `around` says that the parameter is written around the caches.
 template <cpu_level Level> struct host_loop {
   template <class Gradient, class Parameter>
@@ -55,7 +62,7 @@ template <cpu_level Level> struct host_loop {
              part(s.second_moment));
       const float* const updated = s.master.p + from;
       Parameter* const to = around ? published : s.parameter.p + from;
-      team.for_each(n, [=](index_t i) { to[i] = narrow<Parameter>(updated[i]); });
+      team.for_each(n, rounded<Parameter>{updated, to});
       if (around)
         host::stream_bytes(s.parameter.p + from, published, static_cast<std::size_t>(n) * sizeof(Parameter));
     }
