@@ -52,6 +52,12 @@ std::size_t dispatch_peak(const test::rank_account_of_step::space& space) {
 TEST_CASE("exact bytes in fp32") { test::check_grid<float>(5, 11, by_rounds); }
 TEST_CASE("exact bytes in bf16") { test::check_grid<pl::bfloat16>(3, 12, by_rounds); }
 
+TEST_CASE("exact bytes without logits, and beside the dispatch by rounds") {
+  test::check_grid<float>(4, 13, {.vocabulary = true});
+  test::check_grid<float>(3, 14, {.dispatch = true, .vocabulary = true});
+}
+TEST_CASE("so they are in bf16") { test::check_grid<pl::bfloat16>(2, 15, {.vocabulary = true}); }
+
 TEST_CASE("D8: the dispatch holds the same at any depth and under any skew, and what it promised") {
   const auto promise = moe::capped_dispatch<pl::host_backend, pl::thread_communicator, float>::promised(
       case_of("balanced", 1).of.config, {4, 4}, {2, 16});
