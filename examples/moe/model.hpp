@@ -8,7 +8,6 @@
 #include "kernels/embedding.hpp"
 #include "kernels/model.hpp"
 #include "kernels/norm.hpp"
-#include "kernels/optimizer.hpp"
 #include "layer.hpp"
 #include "layer_buffers.hpp"
 #include "parameters.hpp"

@@ -74,6 +74,18 @@ TEST_CASE("a weight depends on the seed and its index alone") {
   CHECK(weights_of(plateau::cpu_level::baseline, 3, {1, 1, 0}) == std::vector<float>{1, 1, 1});
 }
 
+TEST_CASE("losses are summed in double") {
+  for (const auto level : cpu_levels())
+    for (const index_t n : {1, 2, 31, 33, 1000}) {
+      const auto losses = random_values<float>(n, 9, 1e25);
+      std::vector<double> sum(1);
+      double values = 0, sizes = 0;
+      for (const double x : widened(losses)) values += x, sizes += std::fabs(x);
+      run_rows(level, 1, moe::sum_values{}, all(losses), all(sum));
+      CHECK(std::fabs(sum[0] - values) <= 1e-14 * sizes);
+    }
+}
+
 TEST_CASE("the balance loss is added in double") {
   for (const auto level : cpu_levels())
     for (const index_t experts : {1, 8, 31, 32, 33, 300}) {

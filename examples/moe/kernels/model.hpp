@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two kernels that belong to the model as a whole: random initial weights, and the value of the
-// load-balancing loss.
+// Kernels that belong to the model as a whole: random initial weights, the sum of the tokens' losses, and the
+// value of the load-balancing loss.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -34,6 +34,18 @@ struct random_weights {
     // mean 4 * 65535 / 2; the variance of each is 65536^2 / 12
     const float z = static_cast<float>(sum - 131070) * (1.7320508F / 65536.0F);
     weights[i] = mean + deviation * z;
+  }
+};
+
+// Over rows{1}: the sum in double, of the losses of a step.
+struct sum_values {
+  template <class Team, class S>
+  PLATEAU_HD void operator()(Team& team, index_t, plateau::view<const float, S> values, // (n)
+                             plateau::view<double, S> sum) const {                      // (1), written
+    const float* from = values.p;
+    const double total =
+        team.reduce(values.n, 0.0, plateau::plus{}, [=](index_t i) { return static_cast<double>(from[i]); });
+    team.once([=] { sum[0] = total; });
   }
 };
 
