@@ -12,6 +12,7 @@
 #include <plateau/concepts.hpp>
 #include <plateau/drain.hpp>
 #include <plateau/kernels.hpp>
+#include <plateau/offload/offload_store.hpp>
 #include <plateau/resource.hpp>
 #include <plateau/ring/linear_cross_entropy.hpp>
 #include <plateau/staging/staging_pipeline.hpp>
@@ -72,6 +73,24 @@ TEST_CASE("state that passes through slots") {
               backend.launch(s, pl::elements{to.n}, pl::fill<float>{1}, pl::out(to));
             });
   CHECK(calls == 3);
+}
+
+TEST_CASE("tensors that are parked") {
+  using store_type = pl::offload_store<archetype_backend>;
+  archetype_backend backend;
+  auto stream = backend.make_stream("main");
+  auto shape = pl::offload_shape::of_layers(4, 96);
+  shape.measure_stalls = true;
+  pl::workspace<archetype_backend> space(backend, store_type::working_set_of(shape));
+  pl::device_buffer<float, archetype_backend> x(backend.device(), 24, pl::tag::other);
+  store_type store(backend, space, shape);
+  std::array<pl::offload_handle<pl::tile<float>, archetype_backend>, 4> all;
+  for (index_t t = 0; t < 3; ++t)
+    all[static_cast<std::size_t>(t)] = store.hold(stream, t, pl::tile<const float>{x.data(), 4, 3, 6});
+  all[3] = store.open<pl::tile<float>>(3);
+  { const auto w = all[3].write(stream, 2, 12); }
+  for (std::size_t t = 4; t-- > 0;) const auto r = all[t].get(stream);
+  CHECK(store.statistics().restored == 2);
 }
 
 TEST_CASE("sums over rows and over ranks, a vote, and a drain") {

@@ -4,6 +4,7 @@
 // every operation taken at its word, and without data, where each wait is missed when it is left out and
 // whatever fails leaks nothing. What it takes; where tensors are; what it refuses, and in which words.
 #include "support/counted_new.hpp"
+#include "support/faulty_backend.hpp"
 #include "support/offload_program.hpp"
 
 #include <plateau/dry_run/backend.hpp>
@@ -210,6 +211,31 @@ TEST_CASE("whichever operation fails, it is thrown, and nothing leaks") {
       for (const auto& f : be.recorder().findings()) FAIL_CHECK(be.recorder().text_of(f));
     }
   }
+}
+
+TEST_CASE("whatever fails in a stream or at the host, a tensor is as it was written, or there is an error") {
+  offload_program p;
+  p.seed = 3;
+  support::faulty_backend whole;
+  p.run(whole);
+  const auto operations = static_cast<std::int64_t>(whole.plan().seen.size());
+  int thrown = 0;
+  for (const auto where : {support::fault_plan::place::host, support::fault_plan::place::stream})
+    for (std::int64_t k = 0; k < operations; ++k) {
+      CAPTURE(k);
+      support::faulty_backend be;
+      be.plan().at = k;
+      be.plan().where = where;
+      try {
+        const auto r = p.run(be);
+        CHECK(r.read == r.expected);
+      } catch (const pl::error& e) {
+        ++thrown;
+        CHECK(has(e.what(), "injected fault"));
+      }
+      CHECK(be.device().meter().current() + be.pinned().meter().current() == 0);
+    }
+  CHECK(thrown > operations);
 }
 
 TEST_CASE("it takes its working set and no more, and touches all of it") {
