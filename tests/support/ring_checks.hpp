@@ -14,11 +14,13 @@
 
 namespace support {
 
-// One case for each: plain, all options, everything that can be asked for.
+// One case for each: plain, all options on two tiles in flight, everything that can be asked for, fixed
+// blocks, and on one rank all gradients in one pass.
 inline std::vector<ring_case> ring_cases_for(int ranks) {
   std::vector<ring_case> out;
   for (const pl::rotation r : {pl::rotation::activations, pl::rotation::weights})
-    for (const int options : {0, 1}) {
+    for (const int options : {0, 1, 2, 3}) {
+      if (options == 3 && ranks != 1) continue;
       ring_case c;
       const std::vector<index_t> tokens{21, 9, 0, 14}, shards{17, 0, 24, 11};
       c.tokens.assign(tokens.begin(), tokens.begin() + ranks);
@@ -29,7 +31,20 @@ inline std::vector<ring_case> ring_cases_for(int ranks) {
       c.shape.rotate = r;
       c.shape.input_gradient_accumulator = true;
       c.shape.entropy = c.shape.argmax = c.shape.accuracy = true;
-      if (options != 0) {
+      if (options == 2) {
+        c.shards = {16, 0, 24, 11};
+        c.shards.resize(static_cast<std::size_t>(ranks));
+        c.shape.fixed_block = c.shape.hop_rows = 8;
+        c.shape.tiles_in_flight = 2;
+      }
+      if (options == 3) {
+        c.shape.one_pass = true;
+        c.shape.input_gradient_accumulator = false;
+        c.shape.strip_rows = 8;
+        c.shape.bias = true;
+      }
+      if (options == 1) {
+        c.shape.tiles_in_flight = 2;
         c.shape.bias = c.class_weights = c.token_weights = c.upstream_each = true;
         c.shape.options.smoothing = 0.125F;
         c.shape.options.z_loss = 0.01F;
