@@ -8,7 +8,7 @@
 #include "table.hpp"
 
 #include <plateau/host/backend.hpp>
-#include <plateau/staging.hpp>
+#include <plateau/staging/staging_pipeline.hpp>
 
 #include <algorithm>
 #include <thread>

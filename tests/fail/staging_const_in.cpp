@@ -2,7 +2,7 @@
 // expect: plateau: staged<T, flow>: only a resident field may be of const elements
 // control: elements that a copy can write into a slot
 #include <plateau/host/backend.hpp>
-#include <plateau/staging.hpp>
+#include <plateau/staging/staging_pipeline.hpp>
 
 #ifdef PLATEAU_FAIL_TEST_CONTROL
 using element = float;

@@ -2,7 +2,7 @@
 // expect: plateau: staging_pipeline<Backend, Fields...> takes fields as staged<T, flow>
 // control: a field that says which way it goes
 #include <plateau/host/backend.hpp>
-#include <plateau/staging.hpp>
+#include <plateau/staging/staging_pipeline.hpp>
 
 #ifdef PLATEAU_FAIL_TEST_CONTROL
 using field = plateau::staged<float, plateau::flow::inout>;

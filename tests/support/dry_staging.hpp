@@ -9,7 +9,7 @@
 #include <plateau/dry_run/presets.hpp>
 #include <plateau/dry_run/run_dry.hpp>
 #include <plateau/host/backend.hpp>
-#include <plateau/staging.hpp>
+#include <plateau/staging/staging_pipeline.hpp>
 
 #include <algorithm>
 #include <tuple>

@@ -11,7 +11,7 @@
 #include <plateau/access.hpp>
 #include <plateau/drain.hpp>
 #include <plateau/resource.hpp>
-#include <plateau/staging.hpp>
+#include <plateau/staging/staging_pipeline.hpp>
 #include <plateau/team.hpp>
 #include <plateau/workspace.hpp>
 
