@@ -269,9 +269,11 @@ inline plain_adamw expected_of(const adamw_case& c) {
   }
   return e;
 }
-template <class T> void check_case(const adamw_case& c, const std::vector<rank_state>& all) {
+// Of all ranks, or of one.
+template <class T> void check_case(const adamw_case& c, const std::vector<rank_state>& all, int only = -1) {
   const plain_adamw e = expected_of(c);
   for (std::size_t r = 0; r < all.size(); ++r) {
+    if (only >= 0 && static_cast<int>(r) != only) continue;
     CAPTURE(r);
     CHECK(all[r].left == 0);
     std::vector<float> norms;
