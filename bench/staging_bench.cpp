@@ -95,15 +95,17 @@ void measure(bench::table& table, index_t elements, index_t bucket_elements, int
       return stages{std::min(a.in, b.in), std::min(a.compute, b.compute), std::min(a.out, b.out),
                     std::min(a.streaming, b.streaming)};
     };
-    std::vector<double> of_bound, of_limit;
+    std::vector<double> of_bound, of_limit, of_processor;
     stages least{1e9, 1e9, 1e9, 1e9};
     bench::series whole;
     for (int i = -1; i < repeats; ++i) { // the first is not counted
       stages s{};
       bench::series run;
+      double processor = bench::processor_seconds_now();
       s.in = bench::seconds_of([&] {
         r.stage(memory, slots, [&](auto from, auto to) { be.copy(r.main, pl::in(from), pl::out(to)); });
       });
+      processor -= bench::processor_seconds_now();
       run.time([&] {
         stage.run(r.main, r.plan, pipeline::slabs(r.slab()),
                   [&](auto& on, const pl::bucket& b, pl::view<float> x) {
@@ -111,6 +113,7 @@ void measure(bench::table& table, index_t elements, index_t bucket_elements, int
                   });
         r.finish();
       });
+      processor += bench::processor_seconds_now();
       s.compute = bench::seconds_of([&] {
         r.stage(memory, slots,
                 [&](auto, auto x) { be.launch(r.main, pl::elements{x.n}, update{0.5F}, pl::inout(x)); });
@@ -118,10 +121,12 @@ void measure(bench::table& table, index_t elements, index_t bucket_elements, int
       s.out = bench::seconds_of([&] {
         r.stage(memory, slots, [&](auto to, auto from) { be.copy(r.main, pl::in(from), pl::out(to)); });
       });
+      processor -= bench::processor_seconds_now();
       s.streaming = bench::seconds_of([&] { r.stream_all(); });
       if (i < 0) continue;
       least = smaller(least, s);
       of_bound.push_back(run.wall[0] / s.bound(cores));
+      of_processor.push_back(run.processor[0] / -processor);
       of_limit.push_back(run.wall[0] / s.limit(cores, slots, n));
       whole.wall.push_back(run.wall[0]);
       whole.processor.push_back(run.processor[0]);
@@ -135,6 +140,7 @@ void measure(bench::table& table, index_t elements, index_t bucket_elements, int
                                       "  time / (bound x (buckets + 2) / buckets)"};
     table.row(fmt::format("{}, {} slot{}: ms", size, slots, slots == 1 ? "" : "s"), whole.in(1e-3));
     table.row("  time / bound", bound);
+    table.row("  processor time / that of the three stages alone", bench::spread_of(of_processor));
     table.row(limits[std::min(slots, 3) - 1], limit, bench::goal::at_most(1.03));
   }
 }
