@@ -12,6 +12,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -51,7 +52,49 @@ template <class Backend> struct setting {
         plan(c.plan()) {}
 };
 
+// A line of /proc/self/status in bytes; 0 where there is none, and where a sanitizer's own memory is counted.
+std::size_t bytes_of_process([[maybe_unused]] const std::string& line) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return 0;
+#else
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+  return 0;
+#endif
+#endif
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;)
+    if (std::size_t kib = 0; word == line + ":" && status >> kib) return kib * 1024;
+  return 0;
+#endif
+}
+
 } // namespace
+
+TEST_CASE("a process grows by the slots that were promised, and 2% at most") {
+  if (bytes_of_process("VmHWM") == 0) {
+    MESSAGE("left out: nobody says what the process holds");
+    return;
+  }
+  using incoming = pl::staging_pipeline<backend_type, pl::staged<std::uint32_t, pl::flow::in>>;
+  constexpr index_t most = index_t{96} << 20;
+  backend_type backend;
+  auto stream = backend.make_stream("main");
+  // Three buckets that nobody has written: reading such memory takes none.
+  const pl::pinned_buffer<std::uint32_t, backend_type> slab(backend.pinned(), 3 * most, pl::tag::other);
+  const pl::staging_shape shape{most, 3};
+  pl::workspace<backend_type> space(backend, incoming::working_set_of(shape));
+  incoming pipeline(backend, space, shape);
+  const std::size_t promised = space.device_bytes(), at_first = bytes_of_process("VmRSS");
+  CHECK(promised == std::size_t{1152} << 20);
+  for (int step = 0; step < 2; ++step)
+    pipeline.run(stream, pl::bucket_plan::elementwise(3 * most, most), incoming::slabs(slab.all()),
+                 [](auto&, const bucket&, auto) {});
+  backend.wait(backend.record(stream));
+  const std::size_t seen = bytes_of_process("VmHWM") - at_first;
+  CHECK(seen <= promised + promised / 50);
+  CHECK(seen >= promised - promised / 20); // it was all needed, and seen
+}
 
 TEST_CASE("the bits of the update at once, whatever the buckets and the slots") {
   for (const index_t n : {0, 1, 15, 16, 17, 100, 129, 1025})
