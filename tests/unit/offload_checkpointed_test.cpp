@@ -280,6 +280,36 @@ TEST_CASE("in virtual time parking costs nothing where the link hides it, and th
   }
 }
 
+TEST_CASE("the working set of a sequence is the formula of the documentation") {
+  host be;
+  auto s = be.make_stream("main");
+  const auto check = [&](auto how, index_t unread) {
+    using layer = support::soft_layer<host, float, decltype(how)::value>;
+    std::vector<layer> all;
+    const pl::drain<host> end(be, s);
+    for (index_t l = 0; l < 7; ++l)
+      all.emplace_back(be, s, 40, 8, 8, 1); // an input: 40 x 8 floats, 1,280 bytes
+    for (const int every : {1, 2, 3, 7, 100}) {
+      CAPTURE(every);
+      pl::checkpointed_shape shape;
+      shape.rows = 40;
+      shape.keep_every = every;
+      shape.in_flight = 2;
+      const auto set = pl::checkpointed<host, float, std::vector<layer>>::working_set_of(shape, all);
+      const index_t inputs = (7 + every - 1) / every, segment = std::min(every, 7);
+      const auto kept = pl::kept_tensors_of<layer>() * index_t{256}; // 160 bytes each; every layer has one
+      const index_t parked = inputs * 2 > 2 ? inputs * 2 : 0;
+      CHECK(set.device_bytes() == static_cast<std::size_t>((parked == 0 ? inputs * 2 : 2) * 1280 + 2 * kept +
+                                                           (segment - 1) * 1280 + 2 * 1280 + unread * 1280));
+      CHECK(set.pinned_bytes() == static_cast<std::size_t>(parked * 1280 + 7 * 2 * kept));
+    }
+  };
+  check(std::integral_constant<again, again::recompute>{}, 0);
+  check(std::integral_constant<again, again::in_backward>{}, 0);
+  check(std::integral_constant<again, again::forward>{}, 1);
+  check(std::integral_constant<again, again::kept>{}, 0);
+}
+
 TEST_CASE("what cannot be is refused and says why") {
   using layer = support::soft_layer<host, float, again::recompute>;
   using net_type = pl::checkpointed<host, float, std::vector<layer>, layer>;
