@@ -128,7 +128,7 @@ template <class Backend, class... Field> class staging_pipeline {
   static constexpr bool any_in = (comes_in(Field::direction) || ...),
                         any_out = (goes_out(Field::direction) || ...);
   static constexpr std::index_sequence_for<Field...> fields() { return {}; }
-  template <std::size_t I> using field = std::tuple_element_t<I, std::tuple<Field...>>;
+  template <std::size_t Index> using field = std::tuple_element_t<Index, std::tuple<Field...>>;
 
   static working_set checked(const shape& limits, const workspace<Backend>& space, tag purpose) {
     const working_set set = working_set_of(limits, purpose);
@@ -139,8 +139,8 @@ template <class Backend, class... Field> class staging_pipeline {
                          std::to_string(space.device_bytes()) + ": reserve working_set_of(shape)");
     return set;
   }
-  template <std::size_t... I>
-  void check(const bucket_plan& plan, const slabs& whole, std::index_sequence<I...>) const {
+  template <std::size_t... Index>
+  void check(const bucket_plan& plan, const slabs& whole, std::index_sequence<Index...>) const {
     if (plan.largest() > shape_.bucket_elements)
       throw config_error("plateau: staging_pipeline: the plan has a bucket of " +
                          std::to_string(plan.largest()) + " elements, but a slot holds " +
@@ -152,29 +152,29 @@ template <class Backend, class... Field> class staging_pipeline {
                            " has " + std::to_string(n) + " elements, but the plan is of " +
                            std::to_string(plan.elements()) + ": all fields are as long as the plan");
     };
-    (same(I, std::get<I>(whole).n), ...);
+    (same(Index, std::get<Index>(whole).n), ...);
   }
 
-  // A bucket of field I as the update gets it.
-  template <std::size_t I>
-  static typename field<I>::part part(const typename slots_type::slot& slot, const slabs& whole,
-                                      const bucket& b) {
-    if constexpr (is_streamed(field<I>::direction))
-      return std::get<I>(slot).memory.sub(0, b.elements);
+  // A bucket of one field as the update gets it.
+  template <std::size_t Index>
+  static typename field<Index>::part part(const typename slots_type::slot& slot, const slabs& whole,
+                                          const bucket& b) {
+    if constexpr (is_streamed(field<Index>::direction))
+      return std::get<Index>(slot).memory.sub(0, b.elements);
     else
-      return std::get<I>(whole).sub(b.first, b.elements);
+      return std::get<Index>(whole).sub(b.first, b.elements);
   }
-  template <std::size_t I>
+  template <std::size_t Index>
   void copy_in(const typename slots_type::slot& slot, const slabs& whole, const bucket& b) {
-    if constexpr (comes_in(field<I>::direction))
-      backend_->copy(in_, plateau::in(std::get<I>(whole).sub(b.first, b.elements)),
-                     plateau::out(std::get<I>(slot).memory.sub(0, b.elements)));
+    if constexpr (comes_in(field<Index>::direction))
+      backend_->copy(in_, plateau::in(std::get<Index>(whole).sub(b.first, b.elements)),
+                     plateau::out(std::get<Index>(slot).memory.sub(0, b.elements)));
   }
-  template <std::size_t I>
+  template <std::size_t Index>
   void copy_out(const typename slots_type::slot& slot, const slabs& whole, const bucket& b) {
-    if constexpr (goes_out(field<I>::direction))
-      backend_->copy(out_, plateau::in(std::get<I>(slot).memory.sub(0, b.elements)),
-                     plateau::out(std::get<I>(whole).sub(b.first, b.elements)));
+    if constexpr (goes_out(field<Index>::direction))
+      backend_->copy(out_, plateau::in(std::get<Index>(slot).memory.sub(0, b.elements)),
+                     plateau::out(std::get<Index>(whole).sub(b.first, b.elements)));
   }
 
   template <class Update, class Progress>
@@ -185,9 +185,9 @@ template <class Backend, class... Field> class staging_pipeline {
   // Of each slot, the event after which nothing uses it: the end of its own bucket's way out, or of the
   // update where nothing goes out. Its next bucket waits for that one and for no other: a later event would
   // cost time, an earlier one the state.
-  template <class Update, class Progress, std::size_t... I>
+  template <class Update, class Progress, std::size_t... Index>
   void issue(stream& caller, const bucket_plan& plan, const slabs& whole, const slots_type& memory,
-             Update& update, Progress& progress, std::index_sequence<I...>) {
+             Update& update, Progress& progress, std::index_sequence<Index...>) {
     Backend& be = *backend_;
     stream& compute = compute_ ? *compute_ : caller;
     std::array<event, staging_shape::most_slots> unused{};
@@ -203,15 +203,15 @@ template <class Backend, class... Field> class staging_pipeline {
       const auto& slot = memory.slots[number];
       if constexpr (any_in) {
         if (i >= shape_.slots) be.wait(in_, unused[number]);
-        (copy_in<I>(slot, whole, b), ...);
+        (copy_in<Index>(slot, whole, b), ...);
         be.wait(compute, be.record(in_));
       } else if constexpr (any_out) {
         if (i >= shape_.slots) be.wait(compute, unused[number]);
       }
-      update(compute, b, part<I>(slot, whole, b)...);
+      update(compute, b, part<Index>(slot, whole, b)...);
       if constexpr (any_out) {
         be.wait(out_, be.record(compute));
-        (copy_out<I>(slot, whole, b), ...);
+        (copy_out<Index>(slot, whole, b), ...);
         unused[number] = be.record(out_);
       } else {
         unused[number] = be.record(compute);
