@@ -11,6 +11,7 @@
 #include <plateau/scalar.hpp>
 #include <plateau/staging/bucket_plan.hpp>
 #include <plateau/tag.hpp>
+#include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
 #include <cstdint>
