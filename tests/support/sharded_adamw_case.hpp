@@ -189,6 +189,14 @@ template <class T, class Ranks> std::vector<rank_state> run_case(const adamw_cas
   return all;
 }
 
+// Not a lambda: a team's functions are for the device too.
+struct square_of {
+  const float* from;
+  PLATEAU_HD double operator()(index_t k) const {
+    const double v = static_cast<double>(from[k]);
+    return v * v;
+  }
+};
 // What one rank makes of the sums over all ranks: a case of one rank whose gradients they are.
 struct plain_adamw {
   std::array<std::vector<std::vector<float>>, 2> master, first, second; // list, owner
@@ -229,12 +237,8 @@ inline plain_adamw expected_of(const adamw_case& c) {
         const pl::serial_team team;
         for (std::size_t b = 0; finite && b * grain < g.size(); ++b) {
           const float* from = g.data() + b * grain;
-          pl::exact_sum::add(total.data(),
-                             team.reduce(std::min<index_t>(grain, static_cast<index_t>(g.size() - b * grain)),
-                                         0.0, pl::plus{}, [=](index_t k) {
-                                           const double v = static_cast<double>(from[k]);
-                                           return v * v;
-                                         }));
+          const index_t count = std::min<index_t>(grain, static_cast<index_t>(g.size() - b * grain));
+          pl::exact_sum::add(total.data(), team.reduce(count, 0.0, pl::plus{}, square_of{from}));
           pl::exact_sum::carry(total.data());
         }
       }
