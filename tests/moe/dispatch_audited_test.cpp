@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The model with the dispatch by rounds on the audited backend: every operation writes what it promises and
-// reads nothing that it has not declared, in any order of the ranks' streams that their waits allow, with the
-// bits of the host backend.
-#include "flattened_dispatch.hpp"
+// The model with the dispatch by rounds, and without logits, on the audited backend: every operation writes
+// what it promises and reads nothing that it has not declared, in any order of the ranks' streams that their
+// waits allow, with the bits of the host backend.
+#include "chosen_peaks.hpp"
 #include "model_cases.hpp"
 
 #include <plateau/testing/audited_backend.hpp>
@@ -36,16 +36,17 @@ reference::transformer_config odd_config(reference::index top_k) {
   return c;
 }
 
-template <class T> void no_complaint(const test::step_setup& setup, reference::index top_k) {
+template <class T> void no_complaint(test::step_setup setup, reference::index top_k) {
+  setup.flatten = {.dispatch = true, .vocabulary = true};
+  setup.loss = {4, 3, 3, top_k == 2 ? pl::rotation::activations : pl::rotation::weights};
   const auto c = model_case::make<T>(odd_config(top_k), 1, 3, 7);
-  const auto expected =
-      test::run_model_of<moe::flattened_dispatch, T>(setup, c.config, c.weights, c.tokens());
+  const auto expected = test::run_model_of<moe::chosen_peaks, T>(setup, c.config, c.weights, c.tokens());
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
     CAPTURE(setup.ranks);
     CAPTURE(setup.dispatch.slots);
     CAPTURE(seed);
-    const auto actual = test::run_model_of<moe::flattened_dispatch, T>(setup, c.config, c.weights, c.tokens(),
-                                                                       audited{{seed, nullptr}});
+    const auto actual = test::run_model_of<moe::chosen_peaks, T>(setup, c.config, c.weights, c.tokens(),
+                                                                 audited{{seed, nullptr}});
     CHECK(test::same_bits(actual, expected));
   }
 }

@@ -3,7 +3,7 @@
 // The closure table's proof: the whole training step compiles against an archetype that has the seam's
 // members and nothing more, and runs through it without touching device memory, whose addresses no host could
 // read.
-#include "flattened_dispatch.hpp"
+#include "chosen_peaks.hpp"
 #include "trainer.hpp"
 
 #include <contract/archetype_backend.hpp>
@@ -18,11 +18,11 @@ using archetypes::archetype_communicator;
 template class moe::trainer<archetype_backend, archetype_communicator, float>;
 template class moe::trainer<archetype_backend, archetype_communicator, pl::bfloat16>;
 template class moe::trainer<archetype_backend, archetype_communicator, pl::half>;
-template class moe::trainer<archetype_backend, archetype_communicator, pl::bfloat16, moe::flattened_dispatch>;
+template class moe::trainer<archetype_backend, archetype_communicator, pl::bfloat16, moe::chosen_peaks>;
 
 namespace {
 
-template <class T, class Peaks = moe::unflattened> void run_steps() {
+template <class T, class Peaks = moe::unflattened> void run_steps(const moe::flatten_set& flatten = {}) {
   moe::corpus text;
   text.vocabulary = 64;
   for (int i = 0; i < 400; ++i) text.tokens.push_back(i * 7 % 64);
@@ -33,6 +33,7 @@ template <class T, class Peaks = moe::unflattened> void run_steps() {
   c.experts = 4;
   c.vocabulary = 64;
   c.balance_weight = 0.1F;
+  c.flatten = flatten;
   moe::training_settings settings;
   settings.context = 16;
   settings.batch = 3;
@@ -60,4 +61,7 @@ TEST_CASE("a training step needs nothing of a backend but what the concept asks 
   run_steps<pl::bfloat16>();
   run_steps<pl::half>();
 }
-TEST_CASE("nor does one with the dispatch by rounds") { run_steps<pl::bfloat16, moe::flattened_dispatch>(); }
+TEST_CASE("nor does one with the dispatch by rounds, nor one without logits") {
+  run_steps<pl::bfloat16, moe::chosen_peaks>({.dispatch = true});
+  run_steps<pl::bfloat16, moe::chosen_peaks>({.dispatch = true, .vocabulary = true});
+}
