@@ -13,10 +13,10 @@
 #include <plateau/all_to_all/placement_plan.hpp>
 #include <plateau/all_to_all/round_plan.hpp>
 #include <plateau/all_to_all/segment_table.hpp>
-#include <plateau/all_to_all/stall_clock.hpp>
 #include <plateau/all_to_all/weight_moves.hpp>
 #include <plateau/config.hpp>
 #include <plateau/exchange.hpp>
+#include <plateau/stall_clock.hpp>
 #include <plateau/view.hpp>
 
 #include <algorithm>

@@ -17,7 +17,6 @@
 #pragma once
 
 #include <plateau/access.hpp>
-#include <plateau/all_to_all/stall_clock.hpp>
 #include <plateau/checks.hpp>
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
@@ -27,6 +26,7 @@
 #include <plateau/offload/offload_statistics.hpp>
 #include <plateau/offload/offload_table.hpp>
 #include <plateau/resource.hpp>
+#include <plateau/stall_clock.hpp>
 #include <plateau/tag.hpp>
 #include <plateau/tensor_traits.hpp>
 #include <plateau/view.hpp>
@@ -335,7 +335,7 @@ template <class Backend> class offload_store {
   host_bytes slab_;
   std::optional<failure> failed_;
   offload_statistics statistics_;
-  detail::dispatch::stall_clock stalls_;
+  detail::stall_clock stalls_;
   stream out_, in_; // they go first: the memory must not go while they use it
 };
 

@@ -257,11 +257,8 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
                          " and " + std::to_string(space_->pinned_bytes()) +
                          ": reserve working_set_of(shape, lists, ranks)");
     control_set_ = control_set(tensors_of(sizes), world_->size());
-    index_t tensors = 0;
-    for (const list& l : lists) {
+    for (const list& l : lists)
       parts_.push_back(std::make_unique<part>(*backend_, l, shape_, *space_, exchange_bytes(shape_)));
-      tensors += static_cast<index_t>(parts_.back()->tensors.size());
-    }
     steps_ = device_buffer<std::int64_t, Backend>(backend_->device(), tensors_of(sizes), tag::optimizer);
     norm_ = device_buffer<float, Backend>(backend_->device(), 1, tag::optimizer);
     const adamw_shape& u = shape_.update;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The clock of waits: in stream order, from zero with each call, and gone before its last task has run.
-#include <plateau/all_to_all/stall_clock.hpp>
 #include <plateau/host/backend.hpp>
 #include <plateau/kernels.hpp>
 #include <plateau/resource.hpp>
+#include <plateau/stall_clock.hpp>
 
 #include <doctest/doctest.h>
 
@@ -14,7 +14,7 @@
 #include <thread>
 
 namespace pl = plateau;
-using pl::detail::dispatch::stall_clock;
+using pl::detail::stall_clock;
 using stream_type = pl::host_backend::stream;
 
 namespace {

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace plateau::inline v0::detail::dispatch {
+namespace plateau::inline v0::detail {
 
 class stall_clock {
  public:
@@ -55,4 +55,4 @@ class stall_clock {
   std::shared_ptr<times> time_;
 };
 
-} // namespace plateau::inline v0::detail::dispatch
+} // namespace plateau::inline v0::detail
