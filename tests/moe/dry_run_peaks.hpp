@@ -245,6 +245,9 @@ inline std::optional<forced_case> random_case(moe::rank_grid grid, const std::st
   t.config.dispatch.foreign_experts = between(0, 3);
   // Of those whose loss has no logits: tiles and sub-blocks of a few rows, or larger than what there is.
   t.config.loss = {between(1, 40), between(1, 50), between(1, 40), static_cast<pl::rotation>(between(0, 2))};
+  // Of those whose optimizer's state is in host memory: buckets of some parameters, or more than there are.
+  t.config.optimizer = {static_cast<std::size_t>(between(2000, 200000)), static_cast<int>(between(1, 4)),
+                        static_cast<pl::update_on>(between(0, 1)), between(0, 1) == 1};
   moe::routing_scenario routing;
   if (scenario == "counts") {
     if (t.config.layers == 0) t.config.layers = 1;

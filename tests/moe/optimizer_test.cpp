@@ -206,4 +206,5 @@ TEST_CASE("memory: what is held was promised, and does not grow with the layers"
 
 TEST_CASE("a dry run holds what a run holds, byte for byte, and finds nothing unordered") {
   test::check_grid<float>(3, 77, {.optimizer = true});
+  test::check_grid<float>(2, 78, {.dispatch = true, .optimizer = true});
 }
