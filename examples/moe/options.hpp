@@ -73,13 +73,12 @@ constexpr std::string_view name_of(plateau::rotation rotate) {
 struct flatten_row {
   std::string_view name;
   bool flatten_set::*member;
-  bool available; // in this version
 };
 
-inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_set::dispatch, true},
-                                                          {"vocabulary", &flatten_set::vocabulary, true},
-                                                          {"checkpoint", &flatten_set::checkpoint, true},
-                                                          {"optimizer", &flatten_set::optimizer, true}}};
+inline constexpr std::array<flatten_row, 4> flatten_rows{{{"dispatch", &flatten_set::dispatch},
+                                                          {"vocabulary", &flatten_set::vocabulary},
+                                                          {"checkpoint", &flatten_set::checkpoint},
+                                                          {"optimizer", &flatten_set::optimizer}}};
 
 struct options {
   std::int64_t ranks = 4;   // threads or processes, each of them one rank
@@ -262,12 +261,11 @@ inline void parse_perturb(std::string_view flag, std::string_view text, options&
 inline flatten_set parse_flatten(std::string_view flag, std::string_view text) {
   flatten_set chosen;
   if (text == "none") return chosen;
-  std::string missing;
-  const auto choose = [&](const flatten_row& row) {
-    chosen.*row.member = true;
-    if (!row.available) missing += (missing.empty() ? "" : ", ") + std::string{row.name};
-  };
-  for (std::string_view rest = text; text != "all";) {
+  if (text == "all") {
+    for (const auto& row : flatten_rows) chosen.*row.member = true;
+    return chosen;
+  }
+  for (std::string_view rest = text;;) {
     const std::string_view name = rest.substr(0, rest.find(','));
     const auto row =
         std::find_if(flatten_rows.begin(), flatten_rows.end(), [&](const auto& r) { return r.name == name; });
@@ -276,20 +274,10 @@ inline flatten_set parse_flatten(std::string_view flag, std::string_view text) {
           fmt::format("{}: expected none, all or a comma list of dispatch, vocabulary, checkpoint, "
                       "optimizer, got '{}'",
                       flag, shown(text))};
-    if (!(chosen.*row->member)) choose(*row);
-    if (name.size() == rest.size()) break;
+    chosen.*row->member = true;
+    if (name.size() == rest.size()) return chosen;
     rest.remove_prefix(name.size() + 1);
   }
-  if (text == "all")
-    for (const auto& row : flatten_rows) choose(row);
-  if (!missing.empty()) {
-    std::string there = "none";
-    for (const auto& row : flatten_rows)
-      if (row.available) there += " or " + std::string{row.name};
-    throw input_error{
-        fmt::format("{} {}: not in this version: {}; use {} {}", flag, text, missing, flag, there)};
-  }
-  return chosen;
 }
 
 } // namespace moe
