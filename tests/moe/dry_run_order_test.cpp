@@ -24,10 +24,11 @@ test::forced_case small_case(const moe::flatten_set& flatten = {}) {
   c.of.config.experts = 4;
   c.of.config.balance_weight = 0.1F;
   c.of.config.flatten = flatten;
+  c.of.config.loss = {8, 16, 64, pl::rotation::activations};                // where it has no logits
   c.of.config.dispatch = {6, 6, 2, moe::expert_placement::least_loaded, 1}; // where it goes by rounds
   c.of.settings.context = 5;
   c.of.settings.accumulate = 2;
-  c.of.settings.batch = 10; // so that every rank has tokens in both micro-batches
+  c.of.settings.batch = 10;
   const auto routing = moe::parse_routing("--routing", c.scenario);
   c.of.settings.shares = routing.shares;
   c.routing = std::make_shared<moe::forced_routing>(routing, 4, 2, 2, 4);
@@ -141,17 +142,29 @@ TEST_CASE("F2, F3: so is every wait of the dispatch by rounds") {
   CHECK(out.spared == by_file{{"trainer.hpp", 2}, {"close_step.hpp", 2}});
 }
 
+TEST_CASE("F2, F3: so is every wait of the loss without logits") {
+  const auto out = leave_out_each_wait(small_case({.vocabulary = true}));
+  CHECK(out.missed.at("drain.hpp") == 16); // none of the loss
+  // Eleven in each of eight passes around the ring. The first rank has no tokens: two of them wait for its
+  // rows.
+  CHECK(out.missed.at("ring_reduce.hpp") == 8 * 9);
+  const int none = 8 * 2;
+  CHECK(out.spared == by_file{{"trainer.hpp", 2}, {"close_step.hpp", 2}, {"ring_reduce.hpp", none}});
+}
+
 TEST_CASE(
     "F2, P3: an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks") {
   moe::flatten_set flatten;
   SUBCASE("as everyone has it") {}
   SUBCASE("with the dispatch by rounds") { flatten.dispatch = true; }
+  SUBCASE("without logits") { flatten.vocabulary = true; }
   const test::forced_case c = small_case(flatten);
   const outcome whole = two_steps(c, {});
   const int failed = 2;
   const std::uint64_t operations = whole.ran.recorders[2]->operations();
   REQUIRE(operations > 400);
-  for (std::uint64_t k = 0; k < operations; k += 1 + k % 5) {
+  const std::uint64_t stride = flatten.vocabulary ? 16 : 1; // the operator's own tests have all of its own
+  for (std::uint64_t k = 0; k < operations; k += stride + k % 5) {
     CAPTURE(k);
     pl::dry_options options;
     options.throw_at = k;
