@@ -100,6 +100,22 @@ TEST_CASE("V1: every label ignored: a sum is 0, a mean 0 or NaN by option, and g
         CHECK(all_zero(result.dx));
         CHECK(all_zero(result.dweight));
       }
+  // No label of which counts for anything: the mean over a weight of nothing, in either mode.
+  for (int mode = 0; mode < 3; ++mode) {
+    CAPTURE(mode);
+    ring_case c = mode == 2 ? case_of({8}, {9}, rotation::automatic) : case_of({5, 3}, {4, 5}, both[mode]);
+    c.shape.one_pass = mode == 2;
+    c.class_weights = c.shape.bias = true;
+    c.shape.options.smoothing = 0.25F;
+    auto values = values_of<float>(c);
+    for (const auto t : values.targets)
+      if (t >= 0) values.classes[static_cast<std::size_t>(t)] = 0;
+    const auto result = run_ring<float>(c, values, threads{});
+    for (const float loss : result.loss) CHECK(loss == 0.0F);
+    CHECK(all_zero(result.dx));
+    CHECK(all_zero(result.dweight));
+    CHECK(all_zero(result.dbias));
+  }
 }
 
 TEST_CASE("V2: a rank without a valid label, or without tokens, leaves the mean as it is") {

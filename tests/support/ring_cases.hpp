@@ -267,8 +267,15 @@ std::vector<ring_result<T>> run_ring_ranks(ring_case c, const ring_values<T>& va
       in.token_weights = weights.list();
       in.denominator = c.denominator;
       if (c.counts_given) in.tokens_of_rank = c.tokens;
-      typename loss_type::outputs want{loss.list(),      losses.list(),   lses.list(),    logs.list(),
-                                       entropies.list(), argmaxes.list(), correct.list(), accuracy.list()};
+      const bool reduced = wants.options.reduction != pl::reduction::none;
+      typename loss_type::outputs want{loss.list().sub(0, reduced ? 1 : 0),
+                                       losses.list(),
+                                       lses.list(),
+                                       logs.list(),
+                                       entropies.list(),
+                                       argmaxes.list(),
+                                       correct.list(),
+                                       accuracy.list()};
       typename loss_type::gradients to{dx.all(), wide_dx.all(), dweight.all(), dbias.list()};
       pl::counters work, sent;
       for (int step = 0; step < c.steps; ++step) {
@@ -291,7 +298,7 @@ std::vector<ring_result<T>> run_ring_ranks(ring_case c, const ring_values<T>& va
           fewer.x = x.all().row_block(0, some);
           fewer.targets = targets.list().sub(0, some);
           if (in.token_weights.n != 0) fewer.token_weights = weights.list().sub(0, some);
-          typename loss_type::outputs less{loss.list(), losses.list().sub(0, some)};
+          typename loss_type::outputs less{want.loss, losses.list().sub(0, some)};
           if (wants.argmax) less.argmaxes = argmaxes.list().sub(0, some);
           less.accuracy = accuracy.list();
           op.forward(stream, fewer, saved.front(), less);

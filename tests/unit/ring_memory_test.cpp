@@ -8,11 +8,13 @@
 
 #include <plateau/cuda/scratch_model.hpp>
 #include <plateau/dry_run.hpp>
+#include <plateau/ring/entropy.hpp>
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -226,7 +228,8 @@ TEST_CASE("one pass is refused where it cannot be right, on all ranks, and says 
     if (i == 3) other.strip_rows = 0;
     CHECK_THROWS_AS(on_host::working_set(other, 1), pl::config_error);
   }
-  s.tokens = 1 << 20, s.strip_rows = 1 << 20, s.vocabulary = index_t{1} << 60;
+  s.tokens = 1 << 20, s.strip_rows = 1 << 20;
+  s.vocabulary = index_t{1} << 48;
   CHECK_THROWS_WITH_AS(on_host::working_set(s, 1), doctest::Contains("strip_rows"), pl::config_error);
   for (int i = 0; i < 5; ++i) {
     CAPTURE(i);
@@ -293,6 +296,57 @@ TEST_CASE("a stream that one rank cannot make is an error on all of them, which 
     });
     CHECK(told == 3);
   }
+  using entropy = pl::linear_entropy<short_of_threads, pl::thread_communicator, float>;
+  std::atomic<int> told{0};
+  pl::run_ranks(3, [&](pl::thread_communicator& comm) {
+    short_of_threads backend;
+    pl::entropy_shape s;
+    s.tokens = 4, s.hidden = 4, s.vocabulary = 9;
+    pl::workspace<short_of_threads> space(backend, entropy::working_set(s, 3));
+    if (comm.rank() == 1) backend.missing = "ring";
+    try {
+      entropy op(backend, comm, s, space);
+    } catch (const pl::collective_error& e) {
+      told += e.failed_rank == 1 && std::string(e.what()).find("no thread for ring") != std::string::npos;
+    }
+    backend.missing = nullptr;
+    const entropy again(backend, comm, s, space);
+  });
+  CHECK(told == 3);
+}
+
+TEST_CASE("V5: sizes whose products overflow are refused, and not taken for small ones") {
+  const index_t most = index_t{1} << 48;
+  const auto refused = [](const pl::cross_entropy_shape& s) {
+    for (const int ranks : {1, 4}) CHECK_THROWS_AS(on_host::working_set(s, ranks), pl::config_error);
+  };
+  for (const index_t n : {most + 1, index_t{1} << 62, std::numeric_limits<index_t>::max()})
+    for (int i = 0; i < 3; ++i) {
+      pl::cross_entropy_shape s;
+      s.tokens = 100, s.hidden = 10, s.vocabulary = 1000;
+      (i == 0 ? s.tokens : i == 1 ? s.hidden : s.vocabulary) = n;
+      refused(s);
+    }
+  pl::cross_entropy_shape s;
+  s.tokens = s.vocabulary = most, s.hidden = 10;
+  s.tile = {most, most};
+  s.hop_rows = most;
+  refused(s);
+  s.tile = {1024, 2048};
+  s.hop_rows = 1024;
+  CHECK(on_host::working_set(s, 4).device_bytes() < 100u << 20);
+  s.rotate = rotation::weights;
+  s.input_gradient_accumulator = true;
+  s.hidden = most;
+  refused(s);
+  s.hidden = 10;
+  s.input_gradient_accumulator = false;
+  s.fixed_block = s.hop_rows = 16;
+  refused(s);
+  pl::entropy_shape e;
+  e.tokens = e.vocabulary = e.tile_tokens = e.tile_vocabulary = e.hop_rows = most, e.hidden = 10;
+  using entropy = pl::linear_entropy<pl::host_backend, pl::thread_communicator, float>;
+  for (const int ranks : {1, 4}) CHECK_THROWS_AS(entropy::working_set(e, ranks), pl::config_error);
 }
 
 TEST_CASE("what rotates is what moves fewer bytes in forward and backward together") {

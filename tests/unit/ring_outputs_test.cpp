@@ -140,7 +140,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("logits shifted by a constant: the entropy loses no more than the logits do") {
+TEST_CASE("logits shifted by a constant: entropy and log-probability lose no more than the logits do") {
   for (const rotation r : both) {
     ring_case c = all_asked(case_of({9, 4, 8}, {8, 11, 3}, r));
     c.shape.bias = true;
@@ -149,6 +149,8 @@ TEST_CASE("logits shifted by a constant: the entropy loses no more than the logi
     for (float& b : values.bias) b += 1024.0F;
     const auto shifted = run_ring<float>(c, values, threads{});
     CHECK(shifted.argmaxes == expected.argmaxes);
+    // Nor does a log-probability: without options a loss is that with the other sign.
+    for (std::size_t i = 0; i < shifted.logs.size(); ++i) CHECK(shifted.logs[i] == -shifted.losses[i]);
     for (std::size_t i = 0; i < expected.entropies.size(); ++i)
       CHECK(std::fabs(shifted.entropies[i] - expected.entropies[i]) < 5e-4F); // a unit of 1,024, a few times
   }
@@ -206,7 +208,7 @@ TEST_CASE("what the shape does not ask for, or comes in another number, is refus
       shape.tokens = 4;
       shape.hidden = 3;
       shape.vocabulary = 10;
-      std::vector<float> x(12), weight(15), floats(5);
+      std::vector<float> x(12), weight(15), floats(5), classes(10, 1);
       std::vector<std::int32_t> targets(4);
       std::vector<pl::token_state> rows(4);
       std::vector<double> sums(2), counts(2);
@@ -218,14 +220,15 @@ TEST_CASE("what the shape does not ask for, or comes in another number, is refus
       want.correct = support::all(correct);
       want.accuracy = support::all(counts);
       shape.entropy = shape.argmax = shape.accuracy = true;
-      change(comm.rank(), shape, want);
+      loss::inputs in{{x.data(), 4, 3, 3}, {weight.data(), 5, 3, 3}, support::all(std::as_const(targets))};
+      in.class_weights = support::all(std::as_const(classes));
+      change(comm.rank(), shape, want, in);
       pl::workspace<pl::host_backend> space(backend, loss::working_set(shape, 2));
       loss op(backend, comm, shape, space);
       auto s = backend.make_stream("main");
       pl::cross_entropy_saved keep{support::all(rows), support::all(sums), {}};
       const pl::drain<pl::host_backend> before_they_go(backend, s);
-      op.forward(s, {{x.data(), 4, 3, 3}, {weight.data(), 5, 3, 3}, support::all(std::as_const(targets))},
-                 keep, want);
+      op.forward(s, in, keep, want);
     });
     for (const auto& end : ends) {
       if (!end) return std::string("nobody");
@@ -238,26 +241,40 @@ TEST_CASE("what the shape does not ask for, or comes in another number, is refus
     CAPTURE(text);
     CHECK(text.find(part) != std::string::npos);
   };
-  CHECK(refused([](int, auto&, auto&) {}) == "nobody");
-  has(refused([](int, auto& shape, auto&) { shape.entropy = false; }),
+  CHECK(refused([](int, auto&, auto&, auto&) {}) == "nobody");
+  has(refused([](int, auto& shape, auto&, auto&) { shape.entropy = false; }),
       "the entropies, one for each token of a shape with entropy, or none, must be 0, got 4");
-  has(refused([](int rank, auto&, auto& want) {
+  has(refused([](int rank, auto&, auto& want, auto&) {
         if (rank == 1) want.argmaxes = {}, want.correct = {};
       }),
       "rank 1: linear_cross_entropy: the argmaxes, of a shape with argmax, also for the accuracy, must be 4, "
       "got 0");
-  has(refused([](int rank, auto&, auto& want) {
+  has(refused([](int rank, auto&, auto& want, auto&) {
         if (rank == 1) want.correct.n = 3;
       }),
       "the correct, one for each token whose argmax is given, or none, must be 4, got 3");
-  has(refused([](int rank, auto&, auto& want) {
+  has(refused([](int rank, auto&, auto& want, auto&) {
         if (rank == 0) want.accuracy = {};
       }),
       "rank 0: linear_cross_entropy: the accuracy, of a shape with it, must be 2, got 0");
-  has(refused([](int rank, auto& shape, auto& want) {
+  has(refused([](int rank, auto& shape, auto& want, auto&) {
         if (rank == 1) shape.entropy = false, want.entropies = {};
       }),
       "entropy 0");
+  has(refused([](int, auto& shape, auto& want, auto&) {
+        shape.options.reduction = reduction::none, want.loss = want.entropies.sub(0, 1);
+      }),
+      "the loss, which reduction none does not have, must be 0, got 1");
+  // What all ranks must give alike.
+  has(refused([](int rank, auto& shape, auto&, auto& in) {
+        shape.options.reduction = reduction::denominator, in.denominator = rank + 2;
+      }),
+      "rank 1: linear_cross_entropy: the denominator must be the same on all ranks, but there are 3.000000 "
+      "here and 2.000000 on rank 0");
+  has(refused([](int rank, auto&, auto&, auto& in) {
+        if (rank == 1) in.class_weights = {};
+      }),
+      "the class weights must be the same on all ranks, but there are 0 here and 10 on rank 0");
 }
 
 TEST_CASE("arrays that begin at any element, and rows at any pitch: the same bits") {

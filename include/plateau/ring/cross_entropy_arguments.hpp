@@ -26,7 +26,7 @@ template <class T, class Id> struct cross_entropy_inputs {
   tile<const T> weight;                      // (rows of this rank's shard, hidden)
   view<const Id> targets;                    // (tokens), in [0, vocabulary) of all ranks, or ignore_index
   view<const float> bias{};                  // (rows of the shard), if the shape has a bias
-  view<const float> class_weights{};         // (vocabulary) on every rank, or empty
+  view<const float> class_weights{};         // (vocabulary), the same on every rank, or empty on every rank
   view<const float> token_weights{};         // (tokens), or empty
   double denominator = 1;                    // for reduction::denominator; the same on all ranks
   std::span<const index_t> tokens_of_rank{}; // by rank, if the caller knows: saves forward a host exchange
@@ -95,10 +95,38 @@ struct cross_entropy_misfit {
                                      "the entropies, one for each token of a shape with entropy, or none,",
                                      "the argmaxes, of a shape with argmax, also for the accuracy,",
                                      "the correct, one for each token whose argmax is given, or none,",
-                                     "the accuracy, of a shape with it,"};
+                                     "the accuracy, of a shape with it,",
+                                     "the loss, which reduction none does not have,"};
     return "plateau: rank " + std::to_string(rank) +
            ": linear_cross_entropy: " + names[static_cast<std::size_t>(number)] + " must be " +
            (number == 0 ? "at most " : "") + std::to_string(wanted) + ", got " + std::to_string(got);
+  }
+};
+
+// What ranks tell each other in forward: their tokens, what does not fit, and what must be the same on all.
+struct cross_entropy_report {
+  static constexpr std::size_t numbers = 6;
+  std::array<std::int64_t, numbers> all{};
+
+  template <class T, class Id>
+  cross_entropy_report(const cross_entropy_shape& limits, const cross_entropy_inputs<T, Id>& in,
+                       const cross_entropy_misfit& f)
+      : all{in.x.rows, f.number, f.got, f.wanted, 0, in.class_weights.n} {
+    if (limits.options.reduction == reduction::denominator) all[4] = bit_cast<std::int64_t>(in.denominator);
+  }
+  // What a rank has that differs from what the first one has; empty: nothing.
+  static std::string difference(int rank, const std::int64_t* its, int first, const std::int64_t* firsts) {
+    const auto text = [&](const char* what, const std::string& here, const std::string& there) {
+      return "plateau: rank " + std::to_string(rank) + ": linear_cross_entropy: " + what +
+             " must be the same on all ranks, but there are " + here + " here and " + there + " on rank " +
+             std::to_string(first);
+    };
+    if (its[4] != firsts[4])
+      return text("the denominator", std::to_string(bit_cast<double>(its[4])),
+                  std::to_string(bit_cast<double>(firsts[4])));
+    if (its[5] != firsts[5])
+      return text("the class weights", std::to_string(its[5]), std::to_string(firsts[5]));
+    return {};
   }
 };
 
@@ -138,6 +166,7 @@ cross_entropy_misfit find_misfit(const cross_entropy_shape& limits, index_t shar
       none_or(14, want->argmaxes.n, limits.argmax ? n : 0);
     none_or(15, want->correct.n, want->argmaxes.n);
     exactly(16, want->accuracy.n, limits.accuracy ? 2 : 0);
+    if (limits.options.reduction == reduction::none) exactly(17, want->loss.n, 0);
   }
   if (f.number < 0 && limits.options.reduction == reduction::denominator &&
       (!is_finite(in.denominator) || in.denominator == 0))

@@ -30,9 +30,7 @@ struct gradient_factor {
   loss_divisor by;
 
   PLATEAU_HD float of(view<const float> upstream, view<const double> sums) const {
-    const double divisor = by.of(sums);
-    return by.weight && divisor == 0.0 ? 0.0f
-                                       : static_cast<float>(static_cast<double>(upstream[0]) / divisor);
+    return by.empty(sums) ? 0.0f : static_cast<float>(static_cast<double>(upstream[0]) / by.of(sums));
   }
 };
 // Over rows: to = factor from, rounded once.

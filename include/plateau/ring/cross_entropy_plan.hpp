@@ -49,6 +49,7 @@ template <class Backend, class T> struct cross_entropy_plan {
       throw config_error("plateau: linear_cross_entropy: where weights rotate in fixed blocks, hop_rows must "
                          "be a multiple of fixed_block " +
                          std::to_string(s.fixed_block) + ", got " + std::to_string(s.hop_rows));
+    check_products();
   }
 
   bool alone() const { return ranks == 1; }
@@ -162,6 +163,20 @@ template <class Backend, class T> struct cross_entropy_plan {
   }
 
  private:
+  // Each size can be had; what they make together may overflow.
+  void check_products() const {
+    const auto check = [](const char* what, index_t rows, index_t cols) {
+      if (detail::too_many_elements(rows, cols))
+        throw config_error("plateau: linear_cross_entropy: " + std::string(what) + " of " +
+                           std::to_string(rows) + " x " + std::to_string(cols) +
+                           " elements overflows: make one of them smaller");
+    };
+    check("a tile", tile_tokens(), tile_columns());
+    check("the rows of x in a tile", tile_tokens(), shape.hidden);
+    check("the rows of the weights in a tile", tile_columns(), shape.hidden);
+    if (states_stand_apart()) check("states of fixed blocks", shape.tokens, blocks());
+    if (needs_accumulator()) check("input_gradient_accumulator", shape.tokens, shape.hidden);
+  }
   std::size_t row_bytes() const { return static_cast<std::size_t>(shape.hidden) * sizeof(T); }
   ring_row state_row() const {
     const auto n = static_cast<std::size_t>(blocks());

@@ -79,11 +79,12 @@ struct token_outputs {
     if (losses.n != 0)
       losses[i] =
           token_loss(terms, i, targets, token_weights, class_weighting{class_weights, class_sum}, states);
-    const online_lse lse = states[i].lse();
-    if (lses.n != 0) lses[i] = lse.value();
+    const token_state state = states[i];
+    if (lses.n != 0) lses[i] = state.lse().value();
     const bool counts = terms.counts(static_cast<std::int64_t>(targets[i]), value_or_one(token_weights, i));
+    // As in the loss: the lse itself has lost log s where logits are large.
     if (log_probabilities.n != 0)
-      log_probabilities[i] = counts ? (states[i].target - lse.m) - (lse.value() - lse.m) : 0.0f;
+      log_probabilities[i] = counts ? (state.target - state.m) - state.log_sum() : 0.0f;
   }
 };
 
@@ -160,6 +161,9 @@ struct loss_divisor {
   bool nan_when_empty = false;
 
   PLATEAU_HD double of(view<const double> sums) const { return weight ? sums[1] : fixed; }
+  // Whether it is the weight of nothing, as of tokens whose targets all have the class weight 0. There are no
+  // gradients then.
+  PLATEAU_HD bool empty(view<const double> sums) const { return weight && sums[1] == 0.0; }
 };
 
 // Over elements{1}: the loss.
@@ -167,11 +171,10 @@ struct reduce_loss {
   loss_divisor by;
 
   PLATEAU_HD void operator()(index_t, view<const double> sums, view<float> loss) const {
-    const double divisor = by.of(sums);
-    if (by.weight && divisor == 0.0)
+    if (by.empty(sums))
       loss[0] = by.nan_when_empty ? bit_cast<float>(std::uint32_t{0x7fc00000}) : 0.0f;
     else
-      loss[0] = static_cast<float>(sums[0] / divisor);
+      loss[0] = static_cast<float>(sums[0] / by.of(sums));
   }
 };
 
@@ -191,7 +194,7 @@ struct token_gradients {
     const auto target = static_cast<std::int64_t>(targets[i]);
     const float weight = value_or_one(token_weights, i);
     token_gradient g;
-    if (terms.counts(target, weight)) {
+    if (terms.counts(target, weight) && !by.empty(sums)) {
       const class_weighting classes{class_weights, class_sum};
       const double factor = static_cast<double>(upstream.n == 1 ? upstream[0] : upstream[i]) *
                             static_cast<double>(weight) / by.of(sums);

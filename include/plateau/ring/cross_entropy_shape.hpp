@@ -1,24 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The limits of a linear cross-entropy, what of it moves around the ring, and what memory that takes: pure
-// arithmetic on integers, the same on every rank.
+// The limits and options of a linear cross-entropy: what is known before there is an input, which of them
+// cannot work, and what all ranks must agree on.
 #pragma once
 
-#include <plateau/collectives.hpp>
-#include <plateau/column_sum.hpp>
 #include <plateau/config.hpp>
 #include <plateau/digest.hpp>
 #include <plateau/error.hpp>
-#include <plateau/gemm.hpp>
-#include <plateau/ring/cross_entropy_rows.hpp>
+#include <plateau/math.hpp>
 #include <plateau/ring/cross_entropy_terms.hpp>
-#include <plateau/ring/ring_reduce.hpp>
 #include <plateau/ring/ring_schedule.hpp>
 #include <plateau/scalar.hpp>
-#include <plateau/working_set.hpp>
 
-#include <algorithm>
-#include <cmath>
 #include <string>
 
 namespace plateau::inline v0 {
@@ -64,9 +57,15 @@ struct cross_entropy_shape {
       if (n < least)
         refuse(std::string(what) + " must be at least " + std::to_string(least), std::to_string(n));
     };
-    at_least("tokens", tokens, 0);
-    at_least("hidden", hidden, 1);
-    at_least("vocabulary", vocabulary, 1);
+    const auto extent = [&](const char* what, index_t n, index_t least) {
+      at_least(what, n, least);
+      if (n > detail::most_extent)
+        refuse(std::string(what) + " must be at most " + std::to_string(detail::most_extent),
+               std::to_string(n));
+    };
+    extent("tokens", tokens, 0);
+    extent("hidden", hidden, 1);
+    extent("vocabulary", vocabulary, 1);
     at_least("tile.tokens", tile.tokens, 1);
     at_least("tile.vocabulary", tile.vocabulary, 1);
     at_least("hop_rows", hop_rows, 1);

@@ -52,6 +52,8 @@ struct token_state {
     out.s = s;
     return out;
   }
+  // log of s; NaN for a row without a distribution.
+  PLATEAU_HD float log_sum() const { return s == 0.0f ? lse().value() : ::logf(s); }
   // Of two parts of the vocabulary. The target lies in one of them; the other's is 0.
   PLATEAU_HD friend token_state merge(const token_state& a, const token_state& b) {
     const online_lse both = merge(a.lse(), b.lse());
@@ -113,7 +115,7 @@ struct loss_terms {
   // Of a token that counts, before its weight. class_weight: of its target; class_sum: of all classes.
   PLATEAU_HD float loss(const token_state& t, float class_weight, float class_sum) const {
     // log s + (m - z), not (log s + m) - z, which would lose log s where logits are large.
-    const float log_sum = t.s == 0.0f ? t.lse().value() : ::logf(t.s);
+    const float log_sum = t.log_sum();
     float out = (1.0f - smoothing) * class_weight * (log_sum + (t.m - t.target));
     if (smoothing != 0.0f)
       out += smoothing / static_cast<float>(vocabulary) * (class_sum * log_sum + (class_sum * t.m - t.sum));

@@ -5,8 +5,9 @@
 // run, where there are no targets. A small instance of ring_reduce: activations go around the ring, each with
 // a state of 12 bytes; of the logits a tile exists.
 //
-//   plateau::linear_entropy<host_backend, thread_communicator, bfloat16> entropy(backend, comm, limits,
-//   space); entropy.forward(stream, {x, shard}, {.entropies = one_a_token});
+//   plateau::linear_entropy<host_backend, thread_communicator, bfloat16> entropy(
+//       backend, comm, limits, space);
+//   entropy.forward(stream, {x, shard}, {.entropies = one_a_token});
 //
 // Forward only. The bytes that it takes do not depend on the number of tokens, of any rank.
 #pragma once
@@ -30,6 +31,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace plateau::inline v0 {
@@ -56,6 +58,14 @@ struct entropy_shape {
     at_least("tile_tokens", tile_tokens, 1);
     at_least("tile_vocabulary", tile_vocabulary, 1);
     at_least("hop_rows", hop_rows, 1);
+    const index_t rows = std::min({tile_tokens, hop_rows, std::max<index_t>(1, tokens)}),
+                  cols = std::min(tile_vocabulary, vocabulary);
+    if (std::max({tokens, hidden, vocabulary}) > detail::most_extent ||
+        detail::too_many_elements(rows, cols) || detail::too_many_elements(std::max(rows, cols), hidden))
+      throw config_error("plateau: linear_entropy: " + std::to_string(tokens) + " tokens of " +
+                         std::to_string(hidden) + ", a vocabulary of " + std::to_string(vocabulary) +
+                         " and tiles of " + std::to_string(rows) + " x " + std::to_string(cols) +
+                         " overflow: make them smaller");
     if (!is_finite(logit_scale))
       throw config_error("plateau: linear_entropy: logit_scale must be finite, got " +
                          std::to_string(logit_scale));
@@ -112,9 +122,7 @@ template <class Backend, class Communicator, class T> class linear_entropy {
   // shape, and when the shards are not the vocabulary.
   linear_entropy(Backend& backend, Communicator& comm, const shape& limits, workspace<Backend>& space,
                  index_t shard_rows = -1)
-      : backend_(&backend), comm_(&comm), space_(&space), shape_(limits), set_(agreed(comm, limits, space)),
-        tokens_(static_cast<std::size_t>(comm.size())), numbers_(4 * tokens_.size()),
-        transfer_(backend.make_stream("ring")) {
+      : linear_entropy(backend, comm, limits, space, agreed(backend, comm, limits, space)) {
     const index_t even = even_shards{limits.vocabulary, comm.size()}.count(comm.rank());
     const std::int64_t mine[] = {shard_rows == -1 ? even : shard_rows};
     comm.host_exchange(mine, tokens_, "linear_entropy shards");
@@ -209,24 +217,35 @@ template <class Backend, class Communicator, class T> class linear_entropy {
             {sizeof(entropy_state)}};
   }
 
-  // Once all ranks have the same shape, and room for it.
-  static plateau::working_set agreed(Communicator& comm, const shape& limits,
-                                     const workspace<Backend>& space) {
-    std::optional<plateau::working_set> set;
+  // What can fail on one rank alone, made before the ranks vote.
+  struct parts {
+    plateau::working_set set;
+    stream transfer;
+  };
+  linear_entropy(Backend& backend, Communicator& comm, const shape& limits, workspace<Backend>& space,
+                 parts made)
+      : backend_(&backend), comm_(&comm), space_(&space), shape_(limits), set_(made.set),
+        tokens_(static_cast<std::size_t>(comm.size())), numbers_(4 * tokens_.size()),
+        transfer_(std::move(made.transfer)) {}
+  // Once all ranks have the same shape, and what it needs.
+  static parts agreed(Backend& backend, Communicator& comm, const shape& limits,
+                      const workspace<Backend>& space) {
+    std::optional<parts> made;
     std::optional<failure> mine;
     try {
-      set.emplace(working_set(limits, comm.size()));
-      if (set->device_bytes() > space.device_bytes())
+      const plateau::working_set set = working_set(limits, comm.size());
+      if (set.device_bytes() > space.device_bytes())
         throw config_error("plateau: linear_entropy: the workspace has " +
                            std::to_string(space.device_bytes()) + " device bytes, but " +
-                           std::to_string(set->device_bytes()) +
+                           std::to_string(set.device_bytes()) +
                            " are needed: reserve working_set(limits, ranks)");
+      made.emplace(parts{set, backend.make_stream("ring")});
     } catch (...) {
       mine = failure::current();
     }
     constexpr scalar_kind type = scalar_kind_of<T>;
     vote(comm, limits.digest_of(type), mine ? &*mine : nullptr, "linear_entropy", limits.text(type));
-    return *set;
+    return std::move(*made);
   }
 
   void count_tokens(const inputs& in, const outputs& want) {

@@ -5,9 +5,10 @@
 // does, and what goes around the ring. The bytes beyond inputs, shards, their gradients and 16 bytes a token
 // do not depend on the number of tokens.
 //
-//   plateau::linear_cross_entropy<host_backend, thread_communicator, bfloat16> loss(backend, comm, limits,
-//   space); loss.forward(stream, {x, shard, targets}, saved, {.loss = one_float}); loss.backward(stream, {x,
-//   shard, targets}, saved, upstream, {.dx = dx, .dweight = dshard});
+//   plateau::linear_cross_entropy<host_backend, thread_communicator, bfloat16> loss(
+//       backend, comm, limits, space);
+//   loss.forward(stream, {x, shard, targets}, saved, {.loss = one_float});
+//   loss.backward(stream, {x, shard, targets}, saved, upstream, {.dx = dx, .dweight = dshard});
 //
 // Backward makes the logits again from x and the shard: four products in all, of which one is forward's.
 // Logits, states and sums are fp32; gradients of logits are rounded to T once, as operands of their products,
@@ -166,6 +167,7 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
  private:
   using plan_type = detail::cross_entropy_plan<Backend, T>;
   using misfit = detail::cross_entropy_misfit;
+  using report = detail::cross_entropy_report;
   using memory = detail::cross_entropy_memory<Backend, T, Id>;
 
   // What can fail on one rank alone, made before the ranks vote.
@@ -177,7 +179,7 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
   // With even shards, of whole blocks.
   linear_cross_entropy(Backend& backend, Communicator& comm, parts made, workspace<Backend>& space)
       : backend_(&backend), comm_(&comm), space_(&space), plan_(made.plan), set_(plan_.working_set()),
-        numbers_(static_cast<std::size_t>(4 * comm.size())),
+        numbers_(static_cast<std::size_t>(comm.size()) * report::numbers),
         shard_first_(static_cast<std::size_t>(comm.size() + 1)),
         shard_rows_(static_cast<std::size_t>(comm.size())), transfer_(std::move(made.transfer)),
         second_(std::move(made.second)) {
@@ -328,15 +330,18 @@ template <class Backend, class Communicator, class T, class Id = std::int32_t> c
     const misfit f = detail::find_misfit(plan_.shape, shard_rows(), in, keep, &want);
     keep.tokens.resize(static_cast<std::size_t>(ranks));
     if (in.tokens_of_rank.empty()) {
-      const std::int64_t mine[] = {in.x.rows, f.number, f.got, f.wanted};
+      const report mine(plan_.shape, in, f);
       const std::uint64_t sequence = comm_->counters().exchanges + comm_->counters().host_exchanges;
-      comm_->host_exchange(mine, numbers_, "linear_cross_entropy tokens");
+      comm_->host_exchange(mine.all, numbers_, "linear_cross_entropy tokens");
+      const int first = detail::origin_rank(*comm_, 0);
       for (std::size_t r = 0; r < keep.tokens.size(); ++r) {
-        const misfit theirs{numbers_[4 * r + 1], numbers_[4 * r + 2], numbers_[4 * r + 3]};
+        const std::int64_t* its = &numbers_[report::numbers * r];
+        const misfit theirs{its[1], its[2], its[3]};
         const int who = detail::origin_rank(*comm_, static_cast<int>(r));
-        if (theirs.number >= 0)
-          throw collective_error(who, "linear_cross_entropy", sequence, theirs.text(who));
-        keep.tokens[r] = numbers_[4 * r];
+        const std::string trouble =
+            theirs.number >= 0 ? theirs.text(who) : report::difference(who, its, first, numbers_.data());
+        if (!trouble.empty()) throw collective_error(who, "linear_cross_entropy", sequence, trouble);
+        keep.tokens[r] = its[0];
       }
       return;
     }

@@ -96,10 +96,10 @@ struct ring_buffers {
 
 // One rotation. `Work` says what happens to rows; each call only enqueues on the stream that it is given:
 //
-//   load(stream, own, payload)             fills the payload of own.rows rows of this rank; on the transfer
-//   stream compute(stream, step, payload, carry)  this rank's part of the carry of step.rows rows, all of it
-//   written merge(stream, rows, arrived, carry)    carry += arrived finish(stream, own, carry) the carry of
-//   own.rows rows of this rank is complete
+//   load(stream, own, payload)             on the transfer stream: fills the payload of own.rows own rows
+//   compute(stream, step, payload, carry)  writes this rank's part of the carry of step.rows rows, all of it
+//   merge(stream, rows, arrived, carry)    carry += arrived
+//   finish(stream, own, carry)             the carry of own.rows rows of this rank is complete
 //
 // None is called for a sub-block without rows.
 template <class Backend, class Communicator> class ring_reduce {

@@ -15,6 +15,15 @@
 
 namespace plateau::inline v0 {
 
+namespace detail {
+// The largest extent, and the most elements of an array, that the arithmetic of a ring is asked for: bytes of
+// a row, and of a few of such arrays, do not overflow.
+inline constexpr index_t most_extent = index_t{1} << 48;
+constexpr bool too_many_elements(index_t rows, index_t cols) {
+  return cols > 0 && rows > (index_t{1} << 56) / cols;
+}
+} // namespace detail
+
 // What a rank holds at one step, and of which rows of its owner: [first, first + rows).
 struct ring_step {
   index_t round = 0;
