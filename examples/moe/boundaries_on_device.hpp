@@ -37,6 +37,10 @@ template <class Backend, class T> class boundaries_on_device {
   // Boundary l to be read, in forward or backward; after the pass's last reader has been enqueued, `done`.
   plateau::tile<T> read(stream&, index_t l, index_t rows) { return at(l, rows); }
   void done(stream&, index_t) {}
+  // The last boundary at or before l that outlives forward.
+  index_t kept_before(index_t l) const { return l; }
+  // Behind the last use in a micro-batch, also where an exception has ended it.
+  void end_pass() {}
 
  private:
   plateau::tile<T> at(index_t l, index_t rows) const {

@@ -56,7 +56,9 @@ template <class Backend, class Communicator, class T> class capped_dispatch {
     const auto set = [&](pl::dispatch_pass p) {
       return operation_type::working_set_of(shape_of(c, b), g.expert_parallel, expert_of(c), p);
     };
-    if (pass == layer_pass::backward) return pl::reserve(set(pl::dispatch_pass::backward));
+    if (pass == layer_pass::backward && !runs_again(c)) return pl::reserve(set(pl::dispatch_pass::backward));
+    if (pass == layer_pass::backward)
+      return pl::overlay(set(pl::dispatch_pass::forward), set(pl::dispatch_pass::backward));
     return pl::overlay(set(pl::dispatch_pass::plan), set(pl::dispatch_pass::forward));
   }
   // The most that it holds, whatever the routing.
@@ -109,6 +111,13 @@ template <class Backend, class Communicator, class T> class capped_dispatch {
     summary_.skew = std::max(summary_.skew, did.skew());
   }
 
+  // As forward, for a backward that needs it: a plan outlives its forward.
+  void forward_again(stream& s, const plan_type& p, pl::view<std::int32_t> ids, const layer_part& part,
+                     pl::scratch_view, pl::tile<T> rows, pl::tile<float> gates,
+                     const expert_tensors<T>& weights, pl::tile<T> out) {
+    forward(s, p, ids, part, rows, gates, weights, out);
+  }
+
   // From dout (n, hidden) to drows (n, hidden), written, dgates (n, top_k), written, and the weights'
   // gradients, added. Nothing reaches the host.
   void backward(stream& s, const plan_type& p, pl::view<std::int32_t> ids, const layer_part&,
@@ -140,6 +149,10 @@ template <class Backend, class Communicator, class T> class capped_dispatch {
     s.placement.foreign_experts =
         c.dispatch.placement == expert_placement::published ? c.experts : c.dispatch.foreign_experts;
     return s;
+  }
+  // Whether backward computes layers' outputs once more.
+  static bool runs_again(const model_config& c) {
+    return c.flatten.checkpoint && c.checkpoint.keep_every > 1;
   }
   static pl::placement_policy policy_of(expert_placement p) {
     return p == expert_placement::native         ? pl::placement_policy::native

@@ -38,6 +38,12 @@ template <class Backend, class T> class chosen_boundaries {
   void done(stream& s, index_t l) {
     one_.visit([&](auto& x) { x.done(s, l); });
   }
+  index_t kept_before(index_t l) const {
+    return one_.visit([&](const auto& x) { return x.kept_before(l); });
+  }
+  void end_pass() {
+    one_.visit([](auto& x) { x.end_pass(); });
+  }
 
  private:
   either<plain_type, flat_type> one_;

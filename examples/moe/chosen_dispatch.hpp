@@ -73,6 +73,14 @@ template <class Backend, class Communicator, class T> class chosen_dispatch {
       one_.plain().forward(s, std::get<plain_plan>(p), ids, *part.plain, rest...);
   }
   template <class... Rest>
+  void forward_again(stream& s, const plan_type& p, pl::view<std::int32_t> ids, const layer_part& part,
+                     Rest&&... rest) {
+    if (one_.is_flat())
+      one_.flat().forward_again(s, std::get<flat_plan>(p), ids, *part.flat, rest...);
+    else
+      one_.plain().forward_again(s, std::get<plain_plan>(p), ids, *part.plain, rest...);
+  }
+  template <class... Rest>
   void backward(stream& s, const plan_type& p, pl::view<std::int32_t> ids, const layer_part& part,
                 Rest&&... rest) {
     if (one_.is_flat())

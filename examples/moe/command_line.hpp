@@ -192,6 +192,12 @@ inline void add_flags(CLI::App& app, options& o) {
       "what they take", [&o](const std::string& text) {
         o.host_budget_bytes = text == "0" ? 0 : parse_bytes("--host-budget", text);
       });
+  flags.flag("--keep-every", "N",
+             "layers of which one input outlives forward, with --flatten checkpoint;\nthe others' forward "
+             "runs once more",
+             fmt::format("{}", o.checkpoint().keep_every), [&o](const std::string& text) {
+               o.keep_every = parse_integer("--keep-every", text, 1, 1 << 20);
+             });
   const optimizer_settings s = o.optimizer();
   flags.flag("--bucket", "SIZE",
              "bytes of state and gradients that pass through the device at a time,\nwith --flatten optimizer",

@@ -61,6 +61,17 @@ template <class Backend, class Dispatch, class T> class layer {
                        gates(buf.gates, part), experts<T>(w), out);
   }
 
+  // out = layer(x) once more, for a backward that needs it: with forward's plan, so that nothing reaches the
+  // host. `sink` as in backward.
+  void forward_again(stream& s, const buffers& buf, const batch_part& part, index_t number,
+                     const layer_tensors<T>& w, pl::tile<T> x, pl::tile<T> out, const plan_type& plan,
+                     pl::view<float> sink) {
+    up_to_routing(s, buf, part, number, w, x, sink);
+    backend_->copy(s, pl::in(rows_of(buf.residual, part)), pl::out(out));
+    dispatch_->forward_again(s, plan, ids(buf, part), buf.dispatch, buf.scratch,
+                             rows_of(buf.post_normed, part), gates(buf.gates, part), experts<T>(w), out);
+  }
+
   // dx holds the gradient of the output and becomes that of x. Weight gradients are added. `load` and
   // balance_scale: see route_backward; `sink` (experts) takes what forward would add to the probability sums.
   void backward(stream& s, const buffers& buf, const batch_part& part, index_t number,

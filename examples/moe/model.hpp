@@ -126,6 +126,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   // Adds the gradients of the micro-batch's loss. Every rank calls it, also one without sequences.
   void forward_backward(stream& s, micro_batch batch) {
     phase("forward");
+    const pass_end behind_all{boundaries_};
     const batch_part part = begin(s, batch);
     forward(s, part);
     add_balance_loss(s, batch);
@@ -143,6 +144,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   // Adds the losses of the micro-batch's tokens to loss_sums; no gradients.
   void forward_only(stream& s, micro_batch batch) {
     phase("evaluation");
+    const pass_end behind_all{boundaries_};
     const batch_part part = begin(s, batch);
     forward(s, part);
     const auto normed = final_normed(s, part);
@@ -152,6 +154,11 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   }
 
  private:
+  // Whatever ends a pass, nobody touches boundaries on its stream any more.
+  struct pass_end {
+    boundaries_type& boundaries;
+    ~pass_end() { boundaries.end_pass(); }
+  };
   // What is never open at the same time shares memory; a layer's buffers and its dispatch are open together.
   static pl::reservation reservation(const model_config& c, const rank_grid& g, const batch_limits& b) {
     const auto of = [&](layer_pass pass) {
@@ -231,12 +238,23 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     const auto dx = pl::as_matrix(dx_.all(), n, config_.hidden);
     final_norm_backward(s, buf, n, boundaries_.read(s, config_.layers, n), dx);
     boundaries_.done(s, config_.layers);
-    for (index_t l = config_.layers - 1; l >= 0; --l) {
-      layer_.backward(s, buf, part, l, weights_.layer(l), gradients_.acquire(s, l),
-                      plans_[static_cast<std::size_t>(l)], boundaries_.read(s, l, n), dx, load(),
-                      balance_scale(batch), sink());
-      gradients_.layer_is_final(s, l);
-      boundaries_.done(s, l);
+    for (index_t last = config_.layers - 1; last >= 0;) {
+      const index_t first = boundaries_.kept_before(last);
+      for (index_t l = first; l < last; ++l) { // inputs that were not kept
+        const auto x = boundaries_.read(s, l, n), out = boundaries_.write(s, l + 1, n);
+        layer_.forward_again(s, buf, part, l, weights_.layer(l), x, out, plans_[static_cast<std::size_t>(l)],
+                             sink());
+        boundaries_.written(s, l + 1);
+        boundaries_.done(s, l);
+      }
+      for (index_t l = last; l >= first; --l) {
+        layer_.backward(s, buf, part, l, weights_.layer(l), gradients_.acquire(s, l),
+                        plans_[static_cast<std::size_t>(l)], boundaries_.read(s, l, n), dx, load(),
+                        balance_scale(batch), sink());
+        gradients_.layer_is_final(s, l);
+        boundaries_.done(s, l);
+      }
+      last = first - 1;
     }
     // Each row of the table sums its tokens' gradients in order. The ids have been used.
     const auto order = buf.ids.sub(0, n);

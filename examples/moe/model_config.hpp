@@ -57,6 +57,7 @@ struct loss_settings {
 // How inputs of layers are parked; those on the device do not ask.
 struct checkpoint_settings {
   index_t host_budget_bytes = plateau::offload_shape::no_limit; // pinned memory of a rank for them
+  index_t keep_every = 1; // layers: inputs of the others are computed again in backward
 };
 
 // How an optimizer goes about it whose state is in host memory; the one on the device does not ask.

@@ -78,6 +78,7 @@ inline std::vector<named_value> must_agree(const training_job& job) {
   add("update-on", name_of(s.where));
   add("zero1", s.zero1);
   add("host-budget", o.checkpoint().host_budget_bytes);
+  add("keep-every", o.checkpoint().keep_every);
   const auto given = [&](std::string_view flag, const std::string& path) {
     add(flag, path.empty() ? "none" : "a file");
   };

@@ -200,6 +200,7 @@ inline void check(const options& o) {
   check_optimizer(o);
   require(o.flatten.checkpoint || !o.host_budget_bytes,
           "--host-budget: expected only with --flatten checkpoint");
+  require(o.flatten.checkpoint || !o.keep_every, "--keep-every: expected only with --flatten checkpoint");
   detail::check_routing(o);
   require(o.backend == backend_choice::host || o.gemm == gemm_choice::builtin,
           "--gemm blas and --backend cuda: expected one of them; on a GPU matrix products are cuBLAS's");

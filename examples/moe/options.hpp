@@ -126,7 +126,9 @@ struct options {
   std::optional<std::pair<std::int64_t, std::int64_t>> vocabulary_tile; // tokens, vocabulary
   std::optional<std::int64_t> hop_rows;
   std::optional<plateau::rotation> rotate;
-  std::optional<std::uint64_t> host_budget_bytes; // of --flatten checkpoint; else as much as it takes
+  // Of --flatten checkpoint; the defaults are those of checkpoint_settings.
+  std::optional<std::uint64_t> host_budget_bytes;
+  std::optional<std::int64_t> keep_every;
   // Of --flatten optimizer; the defaults are those of optimizer_settings.
   std::optional<std::uint64_t> bucket_bytes;
   std::optional<std::int64_t> slots;
@@ -171,6 +173,7 @@ struct options {
   checkpoint_settings checkpoint() const {
     checkpoint_settings c;
     if (host_budget_bytes) c.host_budget_bytes = static_cast<index_t>(*host_budget_bytes);
+    c.keep_every = keep_every.value_or(c.keep_every);
     return c;
   }
   optimizer_settings optimizer() const {

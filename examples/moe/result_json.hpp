@@ -106,6 +106,7 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"vocabulary_loss", loss_json(o)},
           {"optimizer", optimizer_json(o)},
           {"host_budget", detail::or_null(o.host_budget_bytes)},
+          {"keep_every", o.checkpoint().keep_every},
           {"routing", o.routing.text},
           {"memory_limit", detail::or_null(o.memory_limit_bytes)},
           {"data", detail::path_or_null(o.data)},

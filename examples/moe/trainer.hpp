@@ -205,7 +205,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     d.add(c.dispatch.send_cap_rows).add(c.dispatch.receive_cap_rows).add(c.dispatch.slots);
     d.add(c.dispatch.placement).add(c.dispatch.foreign_experts);
     d.add(c.loss.tile_tokens).add(c.loss.tile_vocabulary).add(c.loss.hop_rows).add(c.loss.rotate);
-    d.add(c.checkpoint.host_budget_bytes);
+    d.add(c.checkpoint.host_budget_bytes).add(c.checkpoint.keep_every);
     d.add(c.optimizer.bucket_bytes).add(c.optimizer.slots).add(c.optimizer.where).add(c.optimizer.zero1);
     d.add(s.context).add(s.batch).add(s.accumulate).add(s.steps).add(s.warmup).add(bits(s.learning_rate));
     d.add(bits(s.final_share)).add(bits(s.adamw.beta1)).add(bits(s.adamw.beta2)).add(bits(s.adamw.epsilon));

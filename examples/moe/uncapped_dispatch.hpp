@@ -126,6 +126,14 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
                      pl::in(matrix(held.sent, p.routes, hidden_)), pl::inout(out));
   }
 
+  // As forward, behind other layers: groups the routes again; nothing reaches the host.
+  void forward_again(stream& s, const routing_counts& counts, pl::view<std::int32_t> ids,
+                     const layer_part& part, pl::scratch_view layer_scratch, pl::tile<T> rows,
+                     pl::tile<float> gates, const expert_tensors<T>& weights, pl::tile<T> out) {
+    group_routes(s, ids, part, layer_scratch);
+    forward(s, counts, ids, part, rows, gates, weights, out);
+  }
+
   // From dout (n, hidden) to drows (n, hidden), written, dgates (n, top_k), written, and the weights'
   // gradients, added. Groups the routes again; nothing reaches the host.
   void backward(stream& s, const routing_counts& counts, pl::view<std::int32_t> ids, const layer_part& part,
