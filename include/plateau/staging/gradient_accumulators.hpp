@@ -88,10 +88,14 @@ template <class Backend> class gradient_accumulators {
   gradient_accumulators& operator=(const gradient_accumulators&) = delete;
 
   // From here on each part is zeros when it is first acquired. What uses the sums of the step before is
-  // enqueued by now, on the stream that acquire() and finish() will be given.
+  // enqueued by now, on the stream that acquire() and finish() will be given. A step may be given up in the
+  // middle: parts in use are free again.
   void begin_step() {
     departures_before_ = departures_;
-    for (part_state& p : state_) p.has_sums = p.is_new = p.in_use = false;
+    for (part_state& p : state_) {
+      given_up_ = given_up_ || p.in_use;
+      p.has_sums = p.is_new = p.in_use = false;
+    }
     for (int i = 0; i < moving_; ++i) evict(slots_[static_cast<std::size_t>(i)]);
   }
 
@@ -100,6 +104,12 @@ template <class Backend> class gradient_accumulators {
   void acquire(stream& s, int part) {
     part_state& p = of(part);
     if (p.in_use) refuse(part, "is acquired twice: call is_final first");
+    // Nobody has said when the work on parts of a step that was given up ends: with what is on the stream.
+    if (std::exchange(given_up_, false)) {
+      backend_->wait(out_, backend_->record(s));
+      backend_->wait(in_, backend_->record(out_));
+      arrived_ = departures_;
+    }
     if (!load(part)) refuse(part, "finds no slot: all of them are in use, call is_final earlier");
     // What is here from before may still be on its way out, and must not change meanwhile.
     backend_->wait(s, p.is_new ? p.loaded : p.left);
@@ -107,8 +117,11 @@ template <class Backend> class gradient_accumulators {
     p.in_use = true;
   }
   // Begins to bring in what acquire() will be asked for next, while the part before it is in use. May be left
-  // out; does nothing when all slots are in use.
-  void prefetch(int part) { load(part); }
+  // out; does nothing when all slots are in use, or no part of the step has been acquired after one that was
+  // given up.
+  void prefetch(int part) {
+    if (!given_up_) load(part);
+  }
 
   // Piece i of a part that is in use: as long as its home.
   view<float> piece(int part, std::size_t i = 0) const {
@@ -263,6 +276,7 @@ template <class Backend> class gradient_accumulators {
   std::vector<part_state> state_;
   std::vector<slot> slots_; // those that parts share, then one for each resident part
   int moving_, next_ = 0;
+  bool given_up_ = false;                      // a step that ended with parts in use, until the next acquire
   std::uint64_t departures_ = 0, arrived_ = 0; // ways out; the last that the way in has waited for
   std::uint64_t departures_before_ = 0;        // the step
   stream in_, out_;                            // last: they have ended before the memory goes
