@@ -7,11 +7,13 @@
 
 #include <plateau/dry_run/backend.hpp>
 #include <plateau/host/backend.hpp>
+#include <plateau/kernels.hpp>
 #include <plateau/testing/audited_backend.hpp>
 
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -119,6 +121,30 @@ TEST_CASE("an operation that fails, whichever it is, comes out, and nothing leak
       CHECK(with.left == 0);
       for (const std::string& each : with.findings) FAIL_CHECK(each);
     }
+  }
+}
+
+TEST_CASE("an update that throws in the middle of a bucket: the slots may go with the exception") {
+  using pipeline_type = pl::staging_pipeline<dry, pl::staged<float, pl::flow::out>>;
+  for (const staging_compute compute : {staging_compute::own_stream, staging_compute::callers_stream}) {
+    dry backend;
+    auto stream = backend.make_stream("main");
+    const pl::pinned_buffer<float, dry> slab(backend.pinned(), 40, pl::tag::optimizer);
+    bool thrown = false;
+    try {
+      const pl::staging_shape shape{10, 2, compute};
+      pl::workspace<dry> space(backend, pipeline_type::working_set_of(shape));
+      pipeline_type pipeline(backend, space, shape);
+      pipeline.run(stream, pl::bucket_plan::elementwise(40, 10), {slab.all()},
+                   [&](auto& s, const pl::bucket& b, pl::view<float> part) {
+                     backend.launch(s, pl::elements{part.n}, pl::fill<float>{1}, pl::out(part));
+                     if (b.index == 1) throw std::runtime_error("enough");
+                   });
+    } catch (const std::runtime_error&) {
+      thrown = true;
+    }
+    CHECK(thrown);
+    for (const auto& f : backend.recorder().findings()) FAIL_CHECK(backend.recorder().text_of(f));
   }
 }
 

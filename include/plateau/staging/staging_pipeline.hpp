@@ -112,7 +112,7 @@ template <class Backend, class... Field> class staging_pipeline {
     try {
       issue(caller, plan, whole, memory, update, progress);
     } catch (...) {
-      join();
+      join(caller);
       throw;
     }
   }
@@ -221,9 +221,9 @@ template <class Backend, class... Field> class staging_pipeline {
     const auto last = static_cast<std::size_t>((plan.buckets() - 1) % shape_.slots);
     if (any_out || compute_) be.wait(caller, unused[last]);
   }
-  // Whoever catches may let the memory go that the copies use; and a bucket on its way out must arrive. A
-  // failure of a stream itself is latched there and has come out already.
-  void join() noexcept {
+  // Whoever catches may let the memory go that copies and updates use; and a bucket on its way out must
+  // arrive. A failure of a stream itself is latched there and has come out already.
+  void join(stream& caller) noexcept {
     const auto ended = [&](stream& s) {
       try {
         backend_->wait(backend_->record(s));
@@ -231,7 +231,7 @@ template <class Backend, class... Field> class staging_pipeline {
       }
     };
     ended(in_);
-    if (compute_) ended(*compute_);
+    ended(compute_ ? *compute_ : caller);
     ended(out_);
   }
 
