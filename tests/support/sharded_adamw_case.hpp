@@ -86,6 +86,7 @@ struct list_state {
   std::vector<float> master, first, second; // of its shard
   std::vector<float> parameters;            // widened
   pl::element_range shard;
+  std::vector<std::int64_t> steps; // of the tensors that it has a part of
 };
 struct rank_state {
   std::array<list_state, 2> lists;
@@ -177,6 +178,7 @@ template <class T, class Ranks> std::vector<rank_state> run_case(const adamw_cas
           to.first = host(adamw.first_moment(i));
           to.second = host(adamw.second_moment(i));
           to.shard = adamw.shard(i);
+          to.steps = support::from_device(backend, stream, adamw.steps(i));
           for (const T p : support::from_device(backend, stream, parameters[i].all()))
             to.parameters.push_back(static_cast<float>(pl::widen(p)));
         }

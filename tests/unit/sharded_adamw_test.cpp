@@ -126,3 +126,45 @@ TEST_CASE("what cannot be is an error on all ranks that names it, before anythin
   c.shared[0].group = 2;
   fails(c, "tensor 0 is of group 2");
 }
+
+TEST_CASE("a list that is not the same on its ranks fails all ranks, when it is made") {
+  using adamw_type = pl::sharded_adamw<pl::host_backend, pl::thread_communicator, float>;
+  const std::vector<pl::adamw_tensor> usual{{20000, 0, true}, {5, 0, false}};
+  const std::vector<std::vector<pl::adamw_tensor>> others{
+      {{20000, 0, true}, {6, 0, false}}, {{20000, 0, true}, {5, 1, false}}, {{20000, 0, true}, {5, 0, true}}};
+  for (const auto& other : others) {
+    std::array<std::string, 4> texts;
+    support::on_threads<>{}.run(4, [&](pl::thread_communicator& world, pl::host_backend& backend) {
+      // Rank 3 differs from rank 1; ranks 0 and 2 agree.
+      pl::thread_communicator pair = world.split(world.rank() % 2, world.rank());
+      const std::array<adamw_type::list, 1> lists{{{&pair, world.rank() == 3 ? other : usual}}};
+      pl::sharded_adamw_shape shape;
+      shape.update.bucket_elements = 5000;
+      pl::workspace<pl::host_backend> space(
+          backend, adamw_type::working_set_of(shape, std::array<pl::sharded_list, 1>{lists[0].sizes()}, 4));
+      try {
+        const adamw_type adamw(backend, world, lists, shape, space);
+      } catch (const pl::collective_error& e) {
+        texts[static_cast<std::size_t>(world.rank())] = e.what();
+      }
+    });
+    for (const std::string& text : texts) {
+      CAPTURE(text);
+      CHECK(text.find("rank 3 against rank 1") != std::string::npos);
+      CHECK(text.find("2 tensors of 20005 elements") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("the steps of a tensor are those that were made") {
+  adamw_case c;
+  c.ranks = 2;
+  c.group = 1;
+  c.steps = 4;
+  c.stopped = 1;
+  for (const rank_state& r : run_case<float>(c, support::on_threads<>{}))
+    for (const list_state& l : r.lists) {
+      CHECK((l.shard.elements == 0) == l.steps.empty());
+      for (const std::int64_t n : l.steps) CHECK(n == 3);
+    }
+}

@@ -11,6 +11,7 @@
 #include <plateau/close_step.hpp>
 #include <plateau/drain.hpp>
 #include <plateau/kernels.hpp>
+#include <plateau/staging/gradient_accumulators.hpp>
 #include <plateau/staging/shard_gather.hpp>
 #include <plateau/staging/sharded_reduce.hpp>
 #include <plateau/staging/staging_pipeline.hpp>
@@ -470,6 +471,31 @@ TEST_CASE("an operation that fails, whichever it is, ends all ranks with that ca
       }
       for (const std::string& each : with.findings()) FAIL_CHECK(each);
     }
+  }
+}
+
+TEST_CASE("a callback that throws when it has enqueued: the workspace may go with the exception") {
+  using backend_type = pl::dry_run<pl::host_backend>;
+  using reduce_type = pl::sharded_reduce<backend_type, pl::dry_communicator>;
+  for (const int ranks : {1, 2}) {
+    pl::dry_ranks ran;
+    support::without_data<>{{}, &ran}.run(ranks, [&](pl::dry_communicator& world, backend_type& backend) {
+      auto stream = backend.make_stream("main");
+      pl::pinned_buffer<float, backend_type> gradients(backend.pinned(), 20, pl::tag::gradients);
+      pl::device_buffer<float, backend_type> copy(backend.device(), 20, pl::tag::other);
+      backend.host_task(stream, pl::detail::zeros{}, pl::out(gradients.all()));
+      backend.wait(backend.record(stream));
+      const pl::sharded_shape shape{4, 2};
+      pl::workspace<backend_type> space(backend, reduce_type::working_set_of(shape, ranks));
+      reduce_type reduce(backend, world, space, shape);
+      reduce.run(stream, pl::shard_plan::even(20, ranks), {}, gradients.all(),
+                 [&](auto& s, index_t first, pl::view<const float> sums) {
+                   backend.copy(s, pl::in(sums), pl::out(copy.all().sub(first, sums.n)));
+                   if (first >= 4) throw std::runtime_error("no more");
+                 });
+    });
+    REQUIRE(ran.cause.has_value());
+    for (const std::string& each : ran.findings()) FAIL_CHECK(each);
   }
 }
 

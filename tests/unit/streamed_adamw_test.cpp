@@ -12,6 +12,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <stdexcept>
@@ -20,7 +21,7 @@
 
 namespace pl = plateau;
 using pl::bfloat16, pl::device_space, pl::host_space, pl::index_t, pl::update_on;
-using support::adamw_case, support::adamw_at_once, support::run_adamw;
+using support::adamw_case, support::adamw_at_once, support::adamw_gradients, support::run_adamw;
 using threads = support::on_threads<>;
 
 namespace {
@@ -281,6 +282,83 @@ TEST_CASE("a progress that throws leaves whole buckets: those before it updated,
       });
       CHECK((text.empty() || has(text, "enough")));
     }
+}
+
+TEST_CASE("whatever fails in a step: the workspace may go with the exception") {
+  using dry_type = pl::dry_run<host_type>;
+  using adamw_type = pl::streamed_adamw<dry_type, pl::dry_communicator, float, bfloat16>;
+  for (const update_on where : {update_on::device, update_on::host}) {
+    std::uint64_t operations = 1;
+    for (std::uint64_t k = 0; k <= operations; ++k) { // the last one is not there
+      pl::dry_ranks ran;
+      pl::dry_options options;
+      options.throw_at = k;
+      support::without_data<>{options, &ran}.run(1, [&](pl::dry_communicator& comm, dry_type& backend) {
+        const std::vector<pl::adamw_tensor> tensors{{20}, {20}};
+        const std::vector<pl::adamw_group> groups(1);
+        const pl::adamw_shape shape{16, 2, where};
+        auto s = backend.make_stream("main");
+        pl::device_buffer<float, dry_type> gradients(backend.device(), 40, pl::tag::gradients);
+        pl::device_buffer<bfloat16, dry_type> parameters(backend.device(), 40, pl::tag::parameters);
+        const pl::drain<dry_type> before_they_go(backend, s);
+        pl::workspace<dry_type> space(backend, adamw_type::working_set_of(shape, 2, 1));
+        adamw_type adamw(backend, comm, tensors, shape, space);
+        backend.launch(s, pl::elements{40}, pl::fill<float>{1}, pl::out(gradients.all()));
+        backend.launch(s, pl::elements{40}, pl::fill<bfloat16>{bfloat16(1.0f)}, pl::out(parameters.all()));
+        adamw.set_masters(s, parameters.all());
+        adamw.step(s, pl::view<const float>(gradients.all()), parameters.all(), {groups, 1, {}});
+        backend.wait(backend.record(s));
+      });
+      operations = std::max(operations, ran.recorders[0]->operations());
+      CAPTURE(k);
+      CHECK(ran.cause.has_value() == (k < operations));
+      for (const std::string& each : ran.findings()) FAIL_CHECK(each);
+    }
+    CHECK(operations > 20);
+  }
+}
+
+TEST_CASE("the promise is tight: a step touches all of it") {
+  using adamw_type = pl::streamed_adamw<host_type, comm_type, bfloat16, bfloat16>;
+  for (const update_on where : {update_on::device, update_on::host})
+    pl::run_ranks<comm_type>(2, [&](comm_type& comm) {
+      const std::vector<pl::adamw_tensor> tensors(20, {100});
+      const pl::adamw_shape shape{512, 3, where};
+      const auto set = adamw_type::working_set_of(shape, 20, 2);
+      host_type backend;
+      pl::workspace<host_type> space(backend, set);
+      pl::device_buffer<bfloat16, host_type> gradients(backend.device(), 2000, pl::tag::gradients),
+          parameters(backend.device(), 2000, pl::tag::parameters);
+      auto s = backend.make_stream("main");
+      pl::view<unsigned char> device;
+      pl::view<unsigned char, host_space> pinned;
+      const auto fill = [&] {
+        auto open = space.open(set);
+        device = open.device<unsigned char>(static_cast<index_t>(set.device_bytes()));
+        pinned = open.pinned<unsigned char>(static_cast<index_t>(set.pinned_bytes()));
+        std::fill_n(device.p, device.n, 0xa5);
+        std::fill_n(pinned.p, pinned.n, 0xa5);
+      };
+      adamw_type adamw(backend, comm, tensors, shape, space);
+      backend.launch(s, pl::elements{2000}, adamw_gradients{1}, pl::out(gradients.all()));
+      backend.launch(s, pl::elements{2000}, adamw_gradients{2}, pl::out(parameters.all()));
+      adamw.set_masters(s, parameters.all());
+      fill();
+      const std::vector<pl::adamw_group> groups(1);
+      adamw.step(s, pl::view<const bfloat16>(gradients.all()), parameters.all(), {groups, 1, {}});
+      backend.wait(backend.record(s));
+      const auto check = [](const auto& bytes) {
+        index_t run = 0, longest = 0;
+        for (index_t i = 0; i < bytes.n; ++i) {
+          run = bytes[i] == 0xa5 ? run + 1 : 0;
+          longest = std::max(longest, run);
+        }
+        CHECK(longest <= 256);
+      };
+      check(device);
+      check(pinned);
+      CHECK((pinned.n > 0) == (where == update_on::host));
+    });
 }
 
 TEST_CASE("nothing is unordered, and every wait of the host's update that is left out is missed") {

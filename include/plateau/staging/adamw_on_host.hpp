@@ -84,9 +84,15 @@ template <class Backend, class Gradient, class Parameter, class GradientSpace> c
     const memory m(source, shape_, factors.n);
     try {
       Backend& be = *backend_;
-      for (index_t t = 0; t < factors.n; ++t) // of those that take no part nobody has written any
-        if (options.has(t))
-          be.copy(caller, in(view<const adamw_factors>(factors.sub(t, 1))), out(m.factors.sub(t, 1)));
+      for (index_t t = 0; t < factors.n;) { // of those that take no part nobody has written any
+        const index_t first = t;
+        while (t < factors.n && options.has(t)) ++t;
+        const index_t n = t - first;
+        if (n != 0)
+          be.copy(caller, in(view<const adamw_factors>(factors.sub(first, n))), out(m.factors.sub(first, n)));
+        else
+          ++t;
+      }
       be.copy(caller, in(view<const float>(control)), out(m.control));
       const event begin = be.record(caller);
       be.wait(gradients_on_host ? work_ : in_, begin); // the stages after it wait for the first
@@ -133,7 +139,7 @@ template <class Backend, class Gradient, class Parameter, class GradientSpace> c
       }
       be.wait(caller, be.record(out_));
     } catch (...) {
-      for (stream* each : {&in_, &work_, &out_}) {
+      for (stream* each : {&caller, &in_, &work_, &out_}) {
         try {
           backend_->wait(backend_->record(*each));
         } catch (...) {

@@ -18,6 +18,7 @@
 #include <plateau/checks.hpp>
 #include <plateau/config.hpp>
 #include <plateau/digest.hpp>
+#include <plateau/drain.hpp>
 #include <plateau/error.hpp>
 #include <plateau/memory_source.hpp>
 #include <plateau/staging/adamw_on_host.hpp>
@@ -106,8 +107,8 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
   }
 
   // Collective: all ranks reserve and agree. Masters, moments and counts begin as 0. Throws collective_error
-  // on all ranks when one of them cannot, with its numbers; on this rank alone where the vote is left to the
-  // caller.
+  // on all ranks when one of them cannot, with its numbers, or a list has other tensors on another rank of
+  // its group; on this rank alone where the vote is left to the caller, and so are the lists.
   sharded_adamw(Backend& backend, Communicator& world, std::span<const list> lists, const shape& limits,
                 workspace<Backend>& space, voting who = voting::now)
       : backend_(&backend), world_(&world), space_(&space), shape_(limits), control_(backend, world),
@@ -124,6 +125,7 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
     limits.add_to(d);
     d.add(scalar_kind_of<Parameter>).add(lists.size());
     vote(world, d, mine ? &*mine : nullptr, "sharded_adamw", limits.text());
+    detail::adamw::agree_on_lists(world, lists);
   }
   sharded_adamw(const sharded_adamw&) = delete;
   sharded_adamw& operator=(const sharded_adamw&) = delete;
@@ -132,7 +134,7 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
   // before anything is enqueued; what the backend throws comes out when all that was enqueued has ended, with
   // buckets whole. The other ranks end with it.
   void step(stream& s, std::span<const arguments> of_lists, const adamw_options& options) {
-    guarded([&] {
+    guarded(s, [&] {
       check(of_lists, options);
       auto open = space_->open(control_set_);
       phase_source<Backend> source(open);
@@ -161,6 +163,12 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
   view<float, host_space> master(std::size_t i) const { return parts_[i]->master.all(); }
   view<float, host_space> first_moment(std::size_t i) const { return parts_[i]->first.all(); }
   view<float, host_space> second_moment(std::size_t i) const { return parts_[i]->second.all(); }
+  // How often each tensor was updated of which this rank has a part; on the device.
+  view<const std::int64_t> steps(std::size_t i) const {
+    index_t first = 0;
+    for (std::size_t l = 0; l < i; ++l) first += static_cast<index_t>(parts_[l]->tensors.size());
+    return steps_.all().sub(first, static_cast<index_t>(parts_[i]->tensors.size()));
+  }
   // All tensors have been updated so often, as after a load.
   void set_steps(stream& s, std::int64_t steps) {
     backend_->launch(s, elements{steps_.size()}, fill<std::int64_t>{steps}, out(steps_.all()));
@@ -350,7 +358,7 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
   }
 
   // What fails on one rank fails on all: the others wait in its exchanges.
-  template <class F> void guarded(F f) {
+  template <class F> void guarded(stream& s, F f) {
     try {
       f();
     } catch (...) {
@@ -362,6 +370,7 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
         world_->abort(why.text);
       for (const auto& p : parts_)
         if (p->gather) p->gather->settle();
+      const drain<Backend> before_it_goes(*backend_, s);
       throw;
     }
   }

@@ -5,11 +5,15 @@
 #pragma once
 
 #include <plateau/config.hpp>
+#include <plateau/digest.hpp>
+#include <plateau/error.hpp>
 #include <plateau/staging/adamw_shape.hpp>
 #include <plateau/staging/shard_plan.hpp>
 #include <plateau/staging/sharded_shape.hpp>
+#include <plateau/vote.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -77,6 +81,25 @@ inline std::vector<adamw_tensor> tensors_in(const element_range& shard,
     at += t.elements;
   }
   return own;
+}
+
+// Collective: the ranks of each list vote on its tensors, then all ranks on whether these agreed. No rank
+// leaves early: the votes of the next list would miss it.
+template <class Communicator, class Lists> void agree_on_lists(Communicator& world, const Lists& lists) {
+  std::optional<failure> mine;
+  for (const auto& list : lists) {
+    digest d;
+    for (const adamw_tensor& t : list.tensors) d.add(t.elements).add(t.group).add(t.decays);
+    const auto sizes = list.sizes();
+    try {
+      vote(*list.comm, d, nullptr, "sharded_adamw, a list",
+           std::to_string(sizes.tensors) + " tensors of " + std::to_string(sizes.elements) +
+               " elements together (length, group and decay of each must agree)");
+    } catch (...) {
+      if (!mine) mine = failure::current();
+    }
+  }
+  vote(world, digest(), mine ? &*mine : nullptr, "sharded_adamw");
 }
 
 } // namespace detail::adamw

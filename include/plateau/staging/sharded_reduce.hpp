@@ -106,7 +106,7 @@ template <class Backend, class Communicator> class sharded_reduce {
       if (own.elements != 0) each(s, own.first, view<const float>(sums));
       return outgoing{own, sums};
     };
-    guarded("sharded_reduce", [&] {
+    guarded(s, "sharded_reduce", [&] {
       check(gradients.n, plan.elements(), plan.ranks(), activity);
       issue(s, plan.pieces(shape_.piece_elements), gradients, load, move, finish);
     });
@@ -137,7 +137,7 @@ template <class Backend, class Communicator> class sharded_reduce {
       each(s, p.first, view<const float>(m.whole(p.elements)));
       return outgoing{p, m.whole(p.elements)};
     };
-    guarded("sharded_reduce", [&] {
+    guarded(s, "sharded_reduce", [&] {
       check(gradients.n, gradients.n, comm_->size(), activity);
       issue(s, gradients.n / step + (gradients.n % step != 0 ? 1 : 0), gradients, load, move, finish);
     });
@@ -304,7 +304,7 @@ template <class Backend, class Communicator> class sharded_reduce {
 
   // The other ranks wait for this one: they end with its cause, whatever its caller does next. What has been
   // enqueued uses the caller's memory, so it ends before the caller learns of it.
-  template <class F> void guarded(const char* operation, F f) {
+  template <class F> void guarded(stream& s, const char* operation, F f) {
     try {
       f();
     } catch (...) {
@@ -314,7 +314,7 @@ template <class Backend, class Communicator> class sharded_reduce {
         comm_->abort(why);
       else
         comm_->abort(why.text);
-      for (stream* each : {&*in_, &*transfer_, &*out_}) {
+      for (stream* each : {&s, &*in_, &*transfer_, &*out_}) {
         try {
           backend_->wait(backend_->record(*each));
         } catch (...) {

@@ -124,7 +124,7 @@ class streamed_adamw {
     options.check(tensors_);
     check_size("gradients", gradients.n);
     check_size("parameters", parameters.n);
-    guarded([&] {
+    guarded(s, [&] {
       auto open = space_->open(control_set_);
       phase_source<Backend> source(open);
       const control_memory m(source, tensors(), comm_->size());
@@ -354,8 +354,9 @@ class streamed_adamw {
         progress);
   }
 
-  // What fails on one rank fails on all: the others wait in the exchange of the norm.
-  template <class F> void guarded(F f) {
+  // What fails on one rank fails on all: the others wait in the exchange of the norm. What has been enqueued
+  // uses the caller's memory, so it ends before the caller learns of it.
+  template <class F> void guarded(stream& s, F f) {
     try {
       f();
     } catch (...) {
@@ -365,6 +366,7 @@ class streamed_adamw {
         comm_->abort(why);
       else
         comm_->abort(why.text);
+      const drain<Backend> before_it_goes(*backend_, s);
       throw;
     }
   }
