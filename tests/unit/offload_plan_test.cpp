@@ -211,5 +211,8 @@ TEST_CASE("a shape that cannot be is refused") {
   CHECK(has(text(bad), "more bytes than a size can say"));
   bad = s, bad.tensors[0].bytes = bad.tensors[1].bytes = offload_shape::no_limit / 3;
   CHECK(has(text(bad), "more bytes"));
+  bad = s, bad.restored_at_once = 3,
+  bad.tensors[0].bytes = offload_shape::no_limit / 4; // for one slot, not 3
+  CHECK(has(text(bad), "3 slots as large as the largest"));
   CHECK(pl::plan_offload({}).device_bytes == 0);
 }

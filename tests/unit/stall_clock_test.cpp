@@ -47,6 +47,28 @@ TEST_CASE("what a stream waits for is counted, from zero with each restart") {
   backend.wait(backend.record(waiting));
   CHECK(clock.seconds() == 0);
 }
+TEST_CASE("two streams that wait at the same time count both") {
+  pl::host_backend backend;
+  auto one = backend.make_stream("one"), two = backend.make_stream("two"), late = backend.make_stream("late");
+  stall_clock clock(true);
+  std::atomic<bool> open{false}, second_waits{false};
+  backend.host_task(late, hold{&open});
+  const auto wait = [&](stream_type& s) {
+    clock.begin(backend, s);
+    if (&s == &two) backend.host_task(s, [&second_waits] { second_waits = true; });
+    backend.wait(s, backend.record(late));
+    clock.end(backend, s);
+  };
+  wait(one);
+  std::this_thread::sleep_for(std::chrono::milliseconds(40));
+  wait(two); // the first goes on
+  while (!second_waits) std::this_thread::yield();
+  CHECK(clock.seconds() >= 0.03); // until now
+  open = true;
+  backend.wait(backend.record(one));
+  backend.wait(backend.record(two));
+  CHECK(clock.seconds() >= 0.03); // the second has not made it forget when the first began
+}
 TEST_CASE("a clock that is off counts nothing") {
   pl::host_backend backend;
   auto s = backend.make_stream("main");

@@ -9,7 +9,9 @@
 //   auto pass = net.forward(stream, x, y);           // keeps what backward needs, until it goes
 //   net.backward(stream, pass, dy, dx);              // any number of times; passes in any order
 //
-// One host thread. Calls only enqueue. See offload_store for what must outlive what; layers are the caller's.
+// One host thread. Calls only enqueue; passes may be on streams of their own, and take turns with the inputs
+// and gradients inside a segment. See offload_store for what must outlive what; layers, and the order of what
+// they write, are the caller's.
 #pragma once
 
 #include <plateau/config.hpp>
@@ -92,8 +94,9 @@ template <class Backend, class T, class... Layer> class checkpointed {
 
   // Takes its part of the workspace at once and has it until it goes. Throws config_error for what cannot be.
   checkpointed(Backend& backend, workspace<Backend>& space, const shape& limits, Layer&... layers)
-      : limits_(limits), at_(limits, layers...), layers_(&layers...), store_(backend, space, at_.parking),
-        memory_(space.open(own_set(at_))), lanes_(static_cast<std::size_t>(limits.in_flight)) {
+      : backend_(&backend), limits_(limits), at_(limits, layers...), layers_(&layers...),
+        store_(backend, space, at_.parking), memory_(space.open(own_set(at_))),
+        lanes_(static_cast<std::size_t>(limits.in_flight)) {
     const index_t n = at_.most_elements;
     for (int i = 1; i < at_.longest; ++i) inner_.push_back(memory_.template device<T>(n));
     for (int i = 0; i < at_.gradient_buffers(); ++i) gradient_.push_back(memory_.template device<T>(n));
@@ -120,11 +123,13 @@ template <class Backend, class T, class... Layer> class checkpointed {
       refuse("one forward too many: " + std::to_string(limits_.in_flight) +
              " passes live; let one go, or make the shape with a larger in_flight");
     lane& l = *free_lane;
+    turn mine(*this, s);
     l.taken = true;
     l.rows = x.rows;
     pass result(*this, static_cast<std::size_t>(free_lane - lanes_.begin()));
     l.inputs.front() = store_.hold(s, at_.input_tensor.front(), x);
     for (index_t i = 0; i < layers(); ++i) forward_layer(s, l, i, y);
+    mine.end();
     return result;
   }
 
@@ -134,6 +139,7 @@ template <class Backend, class T, class... Layer> class checkpointed {
     lane& l = lanes_[p.lane_];
     check("dy", dy.rows, dy.cols, l.rows, at_.columns.back());
     check("dx", dx.rows, dx.cols, l.rows, at_.columns.front());
+    turn mine(*this, s);
     for (index_t first = (layers() - 1) / limits_.keep_every * limits_.keep_every; first >= 0;
          first -= limits_.keep_every) {
       const index_t last = std::min<index_t>(first + limits_.keep_every, layers()) - 1;
@@ -156,6 +162,7 @@ template <class Backend, class T, class... Layer> class checkpointed {
       }
       input.close();
     }
+    mine.end();
     store_.raise_failure(); // of scopes that have closed by themselves
   }
 
@@ -281,6 +288,26 @@ template <class Backend, class T, class... Layer> class checkpointed {
     return as_matrix(gradient_[static_cast<std::size_t>(i) % n], rows, columns(i));
   }
 
+  // Memory that is not a pass's own is used by one call after the other, whatever their streams.
+  struct turn {
+    turn(checkpointed& c, stream& of_call) : of(c), s(of_call) { of.backend_->wait(s, of.turn_ended_); }
+    turn(const turn&) = delete;
+    turn& operator=(const turn&) = delete;
+    ~turn() { // after an exception, which goes on
+      try {
+        end();
+      } catch (...) {
+      }
+    }
+    void end() {
+      if (!std::exchange(ended, true)) of.turn_ended_ = of.backend_->record(s);
+    }
+
+    checkpointed& of;
+    stream& s;
+    bool ended = false;
+  };
+
   // Scopes of what layer i keeps, for as long as it computes.
   template <class L> struct kept_scopes {
     static constexpr std::size_t n = static_cast<std::size_t>(kept_tensors_of<L>());
@@ -347,6 +374,7 @@ template <class Backend, class T, class... Layer> class checkpointed {
     detail::offload::call_backward<L, stream, T>(layer, s, x, dy, dx, kept.views);
   }
 
+  Backend* backend_;
   shape limits_;
   layout at_;
   std::tuple<Layer*...> layers_;
@@ -355,6 +383,7 @@ template <class Backend, class T, class... Layer> class checkpointed {
   std::vector<lane> lanes_;
   std::vector<view<T>> inner_, gradient_;
   view<T> unread_;
+  typename Backend::event turn_ended_;
 };
 
 } // namespace plateau::inline v0

@@ -10,6 +10,7 @@
 #include <plateau/error.hpp>
 #include <plateau/resource.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -55,7 +56,8 @@ struct offload_shape {
   // Throws config_error for what cannot be.
   void check() const {
     const auto refuse = [](const std::string& what) { throw config_error("plateau: offload: " + what); };
-    index_t all = 0;
+    constexpr index_t most = std::numeric_limits<index_t>::max() / 2;
+    index_t all = 0, largest = 0;
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       const auto& [bytes, kind, idle] = tensors[t];
       const std::string name = "tensor " + std::to_string(t);
@@ -64,10 +66,10 @@ struct offload_shape {
         refuse(name + " is of kind " + std::to_string(kind) + ": kinds are 0 to " +
                std::to_string(offload_kinds - 1));
       if (!(idle >= 0) || !std::isfinite(idle)) refuse(name + " is idle for no finite time of 0 or more");
-      constexpr index_t most = std::numeric_limits<index_t>::max() / 2;
       if (in_flight > 0 && (bytes > most / in_flight - 256 || all > most - (bytes + 256) * in_flight))
         refuse("the tensors up to " + name + " have more bytes than a size can say");
       all += (bytes + 256) * (in_flight > 0 ? in_flight : 1);
+      largest = std::max(largest, bytes + 256);
     }
     if (host_budget_bytes < 0)
       refuse("a host budget of " + std::to_string(host_budget_bytes) + " bytes: 0 or more are needed");
@@ -76,13 +78,19 @@ struct offload_shape {
              ": 1 or more are needed; 2 let one come while the other is used");
     if (in_flight < 1)
       refuse("in_flight is " + std::to_string(in_flight) + ": 1 micro-batch or more is needed");
+    const index_t slots = std::min<index_t>(count() * in_flight, restored_at_once);
+    if (slots > 0 && largest > most / offload_kinds / slots)
+      refuse(std::to_string(slots) +
+             " slots as large as the largest tensor are more bytes than a size can say");
     for (const double c : {costs.to_host_bytes_per_second, costs.to_device_bytes_per_second,
                            costs.forward_seconds, costs.backward_seconds, costs.recompute_seconds})
       if (!(c >= 0) || !std::isfinite(c))
         refuse("a cost is negative or not finite: 0 says that it is not known");
   }
 
-  // `layers` inputs of the same size, each idle while the layers behind it go forward and back.
+  // `layers` inputs of the same size, each idle while the layers behind it go forward and back. Nothing is
+  // behind the last, whose idle time 0 says that it is not known: it is parked with the others and still has
+  // its slot when it is wanted.
   static offload_shape of_layers(index_t layers, index_t bytes, index_t budget = no_limit,
                                  offload_costs costs = {}) {
     offload_shape s;

@@ -53,7 +53,7 @@ template <class Event> class table {
       : in_flight_(shape.in_flight), ahead_(shape.restore_ahead ? shape.restored_at_once - 1 : 0),
         items_(static_cast<std::size_t>(shape.count() * shape.in_flight)), place_(items_.size(), nowhere),
         before_(static_cast<std::size_t>(shape.count()), nowhere),
-        newest_(static_cast<std::size_t>(offload_kinds * shape.in_flight), nowhere) {
+        newest_(static_cast<std::size_t>(index_t{offload_kinds} * shape.in_flight), nowhere) {
     index_t byte = 0;
     for (int k = 0; k < offload_kinds; ++k)
       for (index_t n = 0; n < plan.slots[static_cast<std::size_t>(k)]; ++n) {
