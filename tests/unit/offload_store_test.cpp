@@ -6,6 +6,7 @@
 #include "support/counted_new.hpp"
 #include "support/faulty_backend.hpp"
 #include "support/offload_program.hpp"
+#include "support/process_memory.hpp"
 
 #include <plateau/dry_run/backend.hpp>
 #include <plateau/host/backend.hpp>
@@ -14,7 +15,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <string>
 #include <utility>
@@ -267,6 +270,76 @@ TEST_CASE("it takes its working set and no more, and touches all of it") {
     CHECK(s.store.statistics().restored == static_cast<std::uint64_t>(parked > 2 ? parked - 2 : 0));
     CHECK(s.backend.device().meter().allocations() == 1);
   }
+}
+
+TEST_CASE("no part of what was promised stays as it was, but for less than its alignment") {
+  constexpr index_t bytes = 1000, n = 6;
+  constexpr unsigned char pattern = 0xa5;
+  for (const index_t budget : {index_t{0}, index_t{3 * 1024}, pl::offload_shape::no_limit}) {
+    CAPTURE(budget);
+    const auto shape = pl::offload_shape::of_layers(n, bytes, budget);
+    const pl::working_set set = pl::offload_store<host>::working_set_of(shape);
+    host be;
+    pl::workspace<host> space(be, set);
+    unsigned char* at[2] = {};
+    const std::size_t size[2] = {set.device_bytes(), set.pinned_bytes()};
+    {
+      pl::working_set all(pl::tag::other);
+      all.add("all", pl::memory_kind::device, size[0]).add("all", pl::memory_kind::pinned_host, size[1]);
+      auto open = space.open(all);
+      at[0] = open.device<unsigned char>(static_cast<index_t>(size[0])).p;
+      at[1] = open.pinned<unsigned char>(static_cast<index_t>(size[1])).p;
+    }
+    for (const int i : {0, 1})
+      if (size[i] > 0) std::memset(at[i], pattern, size[i]);
+    auto s = be.make_stream("main");
+    {
+      pl::offload_store<host> store(be, space, shape);
+      const pl::drain<host> end(be, s);
+      std::vector<pl::offload_handle<pl::view<unsigned char>, host>> h;
+      for (index_t t = 0; t < n; ++t) {
+        h.push_back(store.open<pl::view<unsigned char>>(t));
+        auto w = h.back().write(s, bytes);
+        be.launch(s, pl::elements{bytes}, pl::fill<unsigned char>{1}, pl::out(w.view()));
+      }
+      for (std::size_t t = n; t-- > 0;) const auto r = h[t].get(s);
+      store.raise_failure();
+    } // its copies have ended
+    for (const int i : {0, 1}) {
+      std::size_t longest = 0;
+      for (std::size_t b = 0, run = 0; b < size[i]; ++b) {
+        run = at[i][b] == pattern ? run + 1 : 0;
+        longest = std::max(longest, run);
+      }
+      CHECK(longest < pl::part_alignment);
+    }
+  }
+}
+
+TEST_CASE("a process grows by what was promised, and 2% at most") {
+  if (support::bytes_of_process("VmHWM") == 0) {
+    MESSAGE("left out: nobody says what the process holds");
+    return;
+  }
+  constexpr index_t bytes = index_t{128} << 20, n = 7;
+  host be;
+  auto s = be.make_stream("main");
+  // Memory that nobody has written: reading it takes none.
+  const pl::device_buffer<unsigned char, host> x(be.device(), bytes, pl::tag::other);
+  const auto shape = pl::offload_shape::of_layers(n, bytes);
+  const std::size_t at_first = support::bytes_of_process("VmRSS");
+  pl::workspace<host> space(be, pl::offload_store<host>::working_set_of(shape));
+  const std::size_t promised = space.device_bytes() + space.pinned_bytes();
+  CHECK(promised == std::size_t{9 * 128} << 20);
+  pl::offload_store<host> store(be, space, shape);
+  const pl::drain<host> end(be, s);
+  std::vector<pl::offload_handle<pl::view<unsigned char>, host>> h;
+  for (index_t t = 0; t < n; ++t) h.push_back(store.hold(s, t, x));
+  for (std::size_t t = n; t-- > 0;) const auto r = h[t].get(s);
+  be.wait(be.record(s));
+  const std::size_t seen = support::bytes_of_process("VmHWM") - at_first;
+  CHECK(seen <= promised + promised / 50);
+  CHECK(seen >= promised - promised / 20); // it was all needed, and seen
 }
 
 TEST_CASE("after construction nothing is allocated") {

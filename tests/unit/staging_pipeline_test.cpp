@@ -4,6 +4,7 @@
 // slots and set of fields; its memory to the byte; and what is left of the state when something fails.
 #include "support/counted_new.hpp"
 #include "support/faulty_backend.hpp"
+#include "support/process_memory.hpp"
 #include "support/staging_case.hpp"
 
 #include <plateau/host/backend.hpp>
@@ -12,7 +13,6 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -52,27 +52,10 @@ template <class Backend> struct setting {
         plan(c.plan()) {}
 };
 
-// A line of /proc/self/status in bytes; 0 where there is none, and where a sanitizer's own memory is counted.
-std::size_t bytes_of_process([[maybe_unused]] const std::string& line) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return 0;
-#else
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-  return 0;
-#endif
-#endif
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;)
-    if (std::size_t kib = 0; word == line + ":" && status >> kib) return kib * 1024;
-  return 0;
-#endif
-}
-
 } // namespace
 
 TEST_CASE("a process grows by the slots that were promised, and 2% at most") {
-  if (bytes_of_process("VmHWM") == 0) {
+  if (support::bytes_of_process("VmHWM") == 0) {
     MESSAGE("left out: nobody says what the process holds");
     return;
   }
@@ -85,13 +68,13 @@ TEST_CASE("a process grows by the slots that were promised, and 2% at most") {
   const pl::staging_shape shape{most, 3};
   pl::workspace<backend_type> space(backend, incoming::working_set_of(shape));
   incoming pipeline(backend, space, shape);
-  const std::size_t promised = space.device_bytes(), at_first = bytes_of_process("VmRSS");
+  const std::size_t promised = space.device_bytes(), at_first = support::bytes_of_process("VmRSS");
   CHECK(promised == std::size_t{1152} << 20);
   for (int step = 0; step < 2; ++step)
     pipeline.run(stream, pl::bucket_plan::elementwise(3 * most, most), incoming::slabs(slab.all()),
                  [](auto&, const bucket&, auto) {});
   backend.wait(backend.record(stream));
-  const std::size_t seen = bytes_of_process("VmHWM") - at_first;
+  const std::size_t seen = support::bytes_of_process("VmHWM") - at_first;
   CHECK(seen <= promised + promised / 50);
   CHECK(seen >= promised - promised / 20); // it was all needed, and seen
 }
