@@ -156,6 +156,33 @@ TEST_CASE("V4: rows with a pitch are read right; what repeats an element or is t
                   pl::config_error); // one gradient, expanded
   CHECK_THROWS_AS(pl::as_tile(strided<2>{memory.data(), {8, 8}, {1, 8}}), pl::config_error);
   CHECK(pl::as_tile(strided<2>{memory.data(), {6, 8}, {10, 1}}).ld == 10);
+  // So is a matrix given as it is whose rows lie over each other: read, or written.
+  for (int i = 0; i < 4; ++i) {
+    const auto text = error_of_all(1, [&](auto& comm, auto& backend) {
+      pl::cross_entropy_shape shape;
+      shape.tokens = 4, shape.hidden = 3, shape.vocabulary = 5;
+      pl::workspace<pl::host_backend> space(backend, loss_type::working_set(shape, 1));
+      loss_type loss(backend, comm, shape, space);
+      auto s = backend.make_stream("main");
+      std::vector<float> x(12), weight(15), dx(12), dweight(15), one(1);
+      std::vector<std::int32_t> targets(4);
+      std::vector<pl::token_state> rows(4);
+      std::vector<double> sums(2);
+      pl::cross_entropy_saved keep{support::all(rows), support::all(sums), {}};
+      loss_type::inputs in{
+          {x.data(), 4, 3, 3}, {weight.data(), 5, 3, 3}, support::all(std::as_const(targets))};
+      loss_type::gradients to{{dx.data(), 4, 3, 3}, {}, {dweight.data(), 5, 3, 3}, {}};
+      (i == 0 ? in.x.ld : i == 1 ? in.weight.ld : i == 2 ? to.dx.ld : to.dweight.ld) = i % 3;
+      const pl::drain<pl::host_backend> before_they_go(backend, s);
+      loss.forward(s, in, keep);
+      loss.backward(s, in, keep, support::all(std::as_const(one)), to);
+    });
+    constexpr const char* expected[] = {"the elements from row to row of x must be at least 3, got 0",
+                                        "row of the weights must be at least 3, got 1",
+                                        "dx must have its rows at least 3 elements apart, got 2",
+                                        "dweight must have its rows at least 3 elements apart, got 0"};
+    has(text, expected[i]);
+  }
 }
 
 TEST_CASE(

@@ -264,7 +264,7 @@ TEST_CASE("under the order check nothing is unordered or read unwritten; other s
     for (const std::string& each : ran.findings()) FAIL_CHECK(each);
   }
 
-  const auto refused = [](const sizes& c, index_t x_rows) {
+  const auto refused = [](const sizes& c, index_t x_rows, index_t ld = 7) {
     std::string text;
     const auto ends = pl::run_ranks_collecting(2, [&](pl::thread_communicator& comm) {
       using entropy_type = pl::linear_entropy<pl::host_backend, pl::thread_communicator, float>;
@@ -276,7 +276,7 @@ TEST_CASE("under the order check nothing is unordered or read unwritten; other s
       auto s = backend.make_stream("main");
       const std::vector<float> x(70), weight(70);
       const index_t n = comm.rank() == 1 ? x_rows : 1;
-      op.forward(s, {{x.data(), n, 7, 7}, {weight.data(), 5, 7, 7}}, {});
+      op.forward(s, {{x.data(), n, 7, ld}, {weight.data(), 5, 7, 7}}, {});
     });
     for (const auto& end : ends) {
       REQUIRE(end.has_value());
@@ -290,6 +290,8 @@ TEST_CASE("under the order check nothing is unordered or read unwritten; other s
   CHECK(
       refused({{4, 4}, {5, 5}}, 6).find("rank 1: linear_entropy: the tokens of x must be at most 4, got 6") !=
       std::string::npos);
+  CHECK(refused({{4, 4}, {5, 5}}, 4, 0).find("from row to row of x must be at least 7, got 0") !=
+        std::string::npos);
 }
 
 TEST_CASE("a softmax in shards: each rank has the columns of its own, and they add up to one") {

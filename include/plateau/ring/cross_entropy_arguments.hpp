@@ -96,10 +96,15 @@ struct cross_entropy_misfit {
                                      "the argmaxes, of a shape with argmax, also for the accuracy,",
                                      "the correct, one for each token whose argmax is given, or none,",
                                      "the accuracy, of a shape with it,",
-                                     "the loss, which reduction none does not have,"};
+                                     "the loss, which reduction none does not have,",
+                                     "the elements from row to row of x",
+                                     "the elements from row to row of the weights"};
     return "plateau: rank " + std::to_string(rank) +
            ": linear_cross_entropy: " + names[static_cast<std::size_t>(number)] + " must be " +
-           (number == 0 ? "at most " : "") + std::to_string(wanted) + ", got " + std::to_string(got);
+           (number == 0    ? "at most "
+            : number >= 18 ? "at least "
+                           : "") +
+           std::to_string(wanted) + ", got " + std::to_string(got);
   }
 };
 
@@ -149,6 +154,8 @@ cross_entropy_misfit find_misfit(const cross_entropy_shape& limits, index_t shar
   if (n != 0) exactly(1, in.x.cols, limits.hidden);
   exactly(2, in.weight.rows, shard_rows);
   if (in.weight.rows != 0) exactly(3, in.weight.cols, limits.hidden);
+  if (n > 1) enough(18, in.x.ld, limits.hidden);
+  if (in.weight.rows > 1) enough(19, in.weight.ld, limits.hidden);
   exactly(4, in.targets.n, n);
   exactly(5, in.bias.n, limits.bias ? in.weight.rows : 0);
   none_or(6, in.class_weights.n, limits.vocabulary);
@@ -198,6 +205,9 @@ void check_backward(int rank, const cross_entropy_shape& limits, index_t shard_r
       refuse(std::string(what) + " must be (" + std::to_string(frozen ? 0 : rows) + ", " +
              std::to_string(limits.hidden) + "), got (" + std::to_string(t.rows) + ", " +
              std::to_string(t.cols) + ')');
+    if (t.rows > 1 && t.ld < t.cols)
+      refuse(std::string(what) + " must have its rows at least " + std::to_string(t.cols) +
+             " elements apart, got " + std::to_string(t.ld));
   };
   check("dweight", to.dweight, shard_rows, limits.frozen_weights);
   const index_t bias = limits.bias && !limits.frozen_weights ? shard_rows : 0;

@@ -258,6 +258,8 @@ template <class Backend, class Communicator, class T> class linear_entropy {
     must(1, in.x.cols, shape_.hidden, n == 0 || in.x.cols == shape_.hidden);
     must(2, in.weight.rows, shard_rows_, in.weight.rows == shard_rows_);
     must(3, in.weight.cols, shape_.hidden, shard_rows_ == 0 || in.weight.cols == shape_.hidden);
+    must(6, in.x.ld, shape_.hidden, n <= 1 || in.x.ld >= shape_.hidden);
+    must(7, in.weight.ld, shape_.hidden, shard_rows_ <= 1 || in.weight.ld >= shape_.hidden);
     must(4, want.entropies.n, n, want.entropies.n == 0 || want.entropies.n == n);
     must(5, want.lses.n, n, want.lses.n == 0 || want.lses.n == n);
     const auto text = [](int rank, const std::int64_t* m) {
@@ -266,7 +268,9 @@ template <class Backend, class Communicator, class T> class linear_entropy {
                                        "the rows of the weights, this rank's shard, must be ",
                                        "the columns of the weights must be ",
                                        "the entropies, one for each token or none, must be ",
-                                       "the lses, one for each token or none, must be "};
+                                       "the lses, one for each token or none, must be ",
+                                       "the elements from row to row of x must be at least ",
+                                       "the elements from row to row of the weights must be at least "};
       return "plateau: rank " + std::to_string(rank) + ": linear_entropy: " + names[m[1]] +
              std::to_string(m[3]) + ", got " + std::to_string(m[2]);
     };
