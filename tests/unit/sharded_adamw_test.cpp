@@ -125,6 +125,9 @@ TEST_CASE("what cannot be is an error on all ranks that names it, before anythin
   c.shape.update.slots = 2;
   c.shared[0].group = 2;
   fails(c, "tensor 0 is of group 2");
+  c.shared[0].group = 0;
+  c.shared[1].elements = -7;
+  fails(c, "a tensor cannot have -7 elements");
 }
 
 TEST_CASE("a list that is not the same on its ranks fails all ranks, when it is made") {

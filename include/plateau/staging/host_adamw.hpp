@@ -3,8 +3,8 @@
 // AdamW on the processor, over state in host memory: the arithmetic of adamw_update, to the bit, with the
 // widest vectors of this CPU (g++; clang needs -mfma for a fast one) and any number of threads. For machines
 // whose memory is faster than the link to the device. It moves each byte once: moments and masters are
-// updated in place, and parameters of another type than the master's leave by stores that bypass the caches,
-// since nobody here reads them.
+// updated in place, and parameters, where they are many, leave by stores that bypass the caches, since nobody
+// here reads them.
 #pragma once
 
 #include <plateau/config.hpp>

@@ -65,7 +65,8 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
   // Of all streamed fields; what bucket_bytes is divided by.
   static constexpr std::size_t streamed_bytes_per_element = pipeline::streamed_bytes_per_element;
 
-  // A list, and the ranks that hold it: `comm` is of these alone, also where it is the world's.
+  // A list, and the ranks that hold it: `comm` is of these alone, also where it is the world's. What the
+  // norm counts follows from the shards; adamw_tensor::counts is not looked at.
   struct list {
     Communicator* comm = nullptr;
     std::span<const adamw_tensor> tensors{};

@@ -66,12 +66,15 @@ inline sharded_shape pieces_of(const sharded_list& list, std::size_t device_byte
 }
 
 // What a shard has of the tensors of a list: those that are cut at its ends in part, those outside not at
-// all.
+// all. Throws config_error for a tensor of fewer than 0 elements.
 inline std::vector<adamw_tensor> tensors_in(const element_range& shard,
                                             std::span<const adamw_tensor> tensors) {
   std::vector<adamw_tensor> own;
   index_t at = 0;
   for (const adamw_tensor& t : tensors) {
+    if (t.elements < 0)
+      throw config_error("plateau: sharded_adamw: a tensor cannot have " + std::to_string(t.elements) +
+                         " elements");
     const index_t first = std::max(at, shard.first),
                   last = std::min(at + t.elements, shard.first + shard.elements);
     if (first < last) {
