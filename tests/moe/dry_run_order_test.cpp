@@ -152,18 +152,31 @@ TEST_CASE("F2, F3: so is every wait of the loss without logits") {
   CHECK(out.spared == by_file{{"trainer.hpp", 2}, {"close_step.hpp", 2}, {"ring_reduce.hpp", none}});
 }
 
+TEST_CASE("F2, F3: so is every wait of parked inputs that nothing else stands for") {
+  const auto out = leave_out_each_wait(small_case({.checkpoint = true}));
+  CHECK(out.missed.at("drain.hpp") == 20);
+  CHECK(out.missed.at("uncapped_dispatch.hpp") == 8);
+  CHECK(out.missed.at("trainer.hpp") == 2);
+  // In each of four passes: a copy out behind each of three writers, and two waits for what comes back.
+  CHECK(out.missed.at("offload_store.hpp") == 4 * 5);
+  // The rest is on one stream.
+  CHECK(out.spared == by_file{{"trainer.hpp", 2}, {"close_step.hpp", 2}, {"offload_store.hpp", 18}});
+}
+
 TEST_CASE(
     "F2, P3: an operation that fails, whichever it is, ends all ranks with that cause, and nothing leaks") {
   moe::flatten_set flatten;
   SUBCASE("as everyone has it") {}
   SUBCASE("with the dispatch by rounds") { flatten.dispatch = true; }
   SUBCASE("without logits") { flatten.vocabulary = true; }
+  SUBCASE("with parked inputs") { flatten.checkpoint = true; }
   const test::forced_case c = small_case(flatten);
   const outcome whole = two_steps(c, {});
   const int failed = 2;
   const std::uint64_t operations = whole.ran.recorders[2]->operations();
   REQUIRE(operations > 400);
-  const std::uint64_t stride = flatten.vocabulary ? 16 : 1; // the operator's own tests have all of its own
+  const std::uint64_t stride =
+      flatten.vocabulary || flatten.checkpoint ? 16 : 1; // the operator's own tests have all of its own
   for (std::uint64_t k = 0; k < operations; k += stride + k % 5) {
     CAPTURE(k);
     pl::dry_options options;

@@ -248,6 +248,9 @@ inline std::optional<forced_case> random_case(moe::rank_grid grid, const std::st
   // Of those whose optimizer's state is in host memory: buckets of some parameters, or more than there are.
   t.config.optimizer = {static_cast<std::size_t>(between(2000, 200000)), static_cast<int>(between(1, 4)),
                         static_cast<pl::update_on>(between(0, 1)), between(0, 1) == 1};
+  // Of those whose inputs of layers are parked: no host memory for them, for some, for all; each or few kept.
+  const moe::index_t budgets[] = {0, 6000, pl::offload_shape::no_limit};
+  t.config.checkpoint = {budgets[seed % 3], static_cast<moe::index_t>(1 + seed / 3 % 3)};
   moe::routing_scenario routing;
   if (scenario == "counts") {
     if (t.config.layers == 0) t.config.layers = 1;

@@ -56,6 +56,10 @@ TEST_CASE("exact bytes without logits, and beside the dispatch by rounds") {
   test::check_grid<float>(4, 13, {.vocabulary = true});
   test::check_grid<float>(3, 14, {.dispatch = true, .vocabulary = true});
 }
+TEST_CASE("exact bytes with parked inputs, and beside the dispatch by rounds") {
+  test::check_grid<float>(3, 21, {.checkpoint = true});
+  test::check_grid<float>(2, 22, {.dispatch = true, .checkpoint = true});
+}
 TEST_CASE("so they are in bf16") { test::check_grid<pl::bfloat16>(2, 15, {.vocabulary = true}); }
 
 TEST_CASE("D8: the dispatch holds the same at any depth and under any skew, and what it promised") {
