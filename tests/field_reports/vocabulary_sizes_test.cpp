@@ -67,7 +67,9 @@ TEST_CASE("V10: 8,192 x 128 in bf16, 32 classes: errors do not grow with the num
   CHECK(worst[1] < 1.05 * worst[0]);
 }
 
-TEST_CASE("bf16: either side rotating, odd sizes, one rounding of every gradient") {
+namespace {
+// Either side rotating, odd sizes, one rounding of every gradient.
+template <class T> void check_rounding() {
   for (const rotation r : {rotation::activations, rotation::weights})
     for (const bool wide : {false, true}) {
       ring_case c;
@@ -80,17 +82,23 @@ TEST_CASE("bf16: either side rotating, odd sizes, one rounding of every gradient
       c.shape.bias = true;
       c.wide_dx = wide;
       c.shape.input_gradient_accumulator = !wide; // matters where weights rotate
-      const auto values = values_of<bfloat16>(c);
-      const auto result = run_ring<bfloat16>(c, values, support::on_threads<>{});
+      const auto values = values_of<T>(c);
+      const auto result = run_ring<T>(c, values, support::on_threads<>{});
       check_ring(c, values, result);
       if (wide) continue;
       c.wide_dx = true;
       c.shape.input_gradient_accumulator = false;
-      const auto unrounded = run_ring<bfloat16>(c, values, support::on_threads<>{});
-      std::vector<bfloat16> once;
-      for (const float x : unrounded.wide_dx) once.push_back(bfloat16(x));
+      const auto unrounded = run_ring<T>(c, values, support::on_threads<>{});
+      std::vector<T> once;
+      for (const float x : unrounded.wide_dx) once.push_back(T(x));
       CHECK(support::same_bits(result.dx, once));
     }
+}
+} // namespace
+
+TEST_CASE("bf16 and fp16: either side rotating, odd sizes, one rounding of every gradient") {
+  check_rounding<bfloat16>();
+  check_rounding<pl::half>();
 }
 
 TEST_CASE("ranks with other types, shapes or options are told of both, on every rank") {
