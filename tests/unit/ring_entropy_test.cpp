@@ -3,10 +3,10 @@
 // Two more reductions over a split vocabulary, so that the rotation is not one loss' own: the entropy of a
 // projection on ranks as threads against float64, its memory, order and errors; and a softmax of which every
 // rank has the columns of its shard, on nothing but the rotation and the state of a row.
+#include "../../examples/sharded_softmax/sharded_softmax.hpp"
 #include "support/accuracy.hpp"
 #include "support/counted_new.hpp"
 #include "support/rank_fixtures.hpp"
-#include "support/ring_softmax.hpp"
 #include "support/tensors.hpp"
 
 #include <plateau/drain.hpp>
@@ -306,7 +306,7 @@ TEST_CASE("a softmax in shards: each rank has the columns of its own, and they a
       support::on_threads<>{}.run(ranks, [&](pl::thread_communicator& comm, pl::host_backend& backend) {
         const index_t first = std::accumulate(columns.begin(), columns.begin() + comm.rank(), index_t{0}),
                       n = columns[static_cast<std::size_t>(comm.rank())];
-        support::sharded_softmax(backend, comm, pl::tile<const float>{z.data() + first, rows, n, all},
+        example::sharded_softmax(backend, comm, pl::tile<const float>{z.data() + first, rows, n, all},
                                  pl::tile<float>{p.data() + first, rows, n, all}, 3);
       });
       for (index_t i = 0; i < rows; ++i) {

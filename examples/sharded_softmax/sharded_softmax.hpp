@@ -13,7 +13,7 @@
 
 #include <vector>
 
-namespace support {
+namespace example {
 
 namespace pl = plateau;
 using pl::index_t, pl::online_lse;
@@ -104,4 +104,4 @@ void sharded_softmax(Backend& backend, Communicator& comm, pl::tile<const float>
   backend.wait(backend.record(s));
 }
 
-} // namespace support
+} // namespace example
