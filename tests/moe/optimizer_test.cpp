@@ -148,11 +148,15 @@ TEST_CASE("experts without rows on any rank: nothing is exchanged for them, and 
   const moe::forced_routing forced(moe::parse_routing("--routing", "hot:1,2"), c.config.experts,
                                    c.config.top_k, c.config.layers, 4);
   c.forced = &forced;
-  const outcome plain = run<float>(c, folder, {});
-  c.config.flatten.optimizer = true;
-  for (const bool zero1 : {true, false}) {
-    c.config.optimizer = settings(30000, 2, zero1);
-    check_same(run<float>(c, folder, {}), plain);
+  for (const bool dispatch : {false, true}) {
+    c.config.flatten.dispatch = dispatch;
+    c.config.flatten.optimizer = false;
+    const outcome plain = run<float>(c, folder, {});
+    c.config.flatten.optimizer = true;
+    for (const bool zero1 : {true, false}) {
+      c.config.optimizer = settings(30000, 2, zero1);
+      check_same(run<float>(c, folder, {}), plain);
+    }
   }
 }
 

@@ -112,6 +112,11 @@ template <class T, class Ranks> std::vector<rank_state> run_case(const adamw_cas
       const std::array<typename adamw_type::list, 2> lists{{{&everybody, c.shared}, {&same, c.expert}}};
       const std::array<pl::sharded_list, 2> sizes{lists[0].sizes(), lists[1].sizes()};
       const auto set = adamw_type::working_set_of(c.shape, sizes, c.ranks);
+      std::vector<pl::pinned_buffer<float, backend_type>> gradients;
+      std::vector<pl::device_buffer<T, backend_type>> parameters;
+      auto stream = backend.make_stream("main");
+      // The workspace goes before: where something fails, what uses it has ended when that comes out.
+      const pl::drain<backend_type> before_they_go(backend, stream);
       pl::workspace<backend_type> space(backend, set);
       adamw_type adamw(backend, world, lists, c.shape, space);
       const auto kept =
@@ -125,10 +130,6 @@ template <class T, class Ranks> std::vector<rank_state> run_case(const adamw_cas
       };
       CHECK(mine.device == exact(kept, pl::memory_kind::device));
       CHECK(mine.pinned == exact(kept, pl::memory_kind::pinned_host));
-      std::vector<pl::pinned_buffer<float, backend_type>> gradients;
-      std::vector<pl::device_buffer<T, backend_type>> parameters;
-      auto stream = backend.make_stream("main");
-      const pl::drain<backend_type> before_they_go(backend, stream);
       for (const int l : {0, 1}) {
         const auto i = static_cast<std::size_t>(l);
         const index_t n = elements_of(l == 0 ? c.shared : c.expert);
