@@ -123,7 +123,7 @@ template <class Backend, class T, class... Layer> class checkpointed {
       refuse("one forward too many: " + std::to_string(limits_.in_flight) +
              " passes live; let one go, or make the shape with a larger in_flight");
     lane& l = *free_lane;
-    turn mine(*this, s);
+    turn mine(*this, s, at_.longest > 1);
     l.taken = true;
     l.rows = x.rows;
     pass result(*this, static_cast<std::size_t>(free_lane - lanes_.begin()));
@@ -139,7 +139,7 @@ template <class Backend, class T, class... Layer> class checkpointed {
     lane& l = lanes_[p.lane_];
     check("dy", dy.rows, dy.cols, l.rows, at_.columns.back());
     check("dx", dx.rows, dx.cols, l.rows, at_.columns.front());
-    turn mine(*this, s);
+    turn mine(*this, s, true);
     for (index_t first = (layers() - 1) / limits_.keep_every * limits_.keep_every; first >= 0;
          first -= limits_.keep_every) {
       const index_t last = std::min<index_t>(first + limits_.keep_every, layers()) - 1;
@@ -290,7 +290,9 @@ template <class Backend, class T, class... Layer> class checkpointed {
 
   // Memory that is not a pass's own is used by one call after the other, whatever their streams.
   struct turn {
-    turn(checkpointed& c, stream& of_call) : of(c), s(of_call) { of.backend_->wait(s, of.turn_ended_); }
+    turn(checkpointed& c, stream& of_call, bool uses_it) : of(c), s(of_call), ended(!uses_it) {
+      if (uses_it) of.backend_->wait(s, of.turn_ended_);
+    }
     turn(const turn&) = delete;
     turn& operator=(const turn&) = delete;
     ~turn() { // after an exception, which goes on
@@ -305,7 +307,7 @@ template <class Backend, class T, class... Layer> class checkpointed {
 
     checkpointed& of;
     stream& s;
-    bool ended = false;
+    bool ended;
   };
 
   // Scopes of what layer i keeps, for as long as it computes.
