@@ -7,7 +7,9 @@
 #include "support/run_kernel.hpp"
 #include "support/tensors.hpp"
 
+#include <plateau/ring/cross_entropy_blocks.hpp>
 #include <plateau/ring/cross_entropy_kernels.hpp>
+#include <plateau/ring/cross_entropy_one_pass.hpp>
 #include <plateau/ring/cross_entropy_rows.hpp>
 #include <plateau/ring/cross_entropy_statistics.hpp>
 #include <plateau/ring/entropy_kernels.hpp>
@@ -347,4 +349,87 @@ TEST_CASE("V1: the mean over no tokens is 0, or NaN by option; a sum is 0") {
   CHECK(reduced(none, {1, false, true}) == 0.0F);
   CHECK(reduced(some, {1, true, false}) == 2.0F);
   CHECK(reduced(some, {4, false, false}) == 1.5F);
+}
+
+TEST_CASE("rows are rounded, added, scaled and cleared, each by itself") {
+  const index_t n = 3, cols = 75;
+  const auto first = random_values<float>(n * cols, 1), second = random_values<float>(n * cols, 2);
+  const std::vector<float> upstream{-1.5F};
+  const std::vector<double> sums{7, 3}, nothing{0, 0};
+  const pl::gradient_factor factor{{1, true, false}};
+  for (const auto level : cpu_levels()) {
+    const matrix<float> from(n, cols, first);
+    const auto up = all(upstream);
+    const auto of = all(sums);
+    matrix<float> added(n, cols, second), scaled(n, cols), more(n, cols, second), here(n, cols, first),
+        gone(n, cols, first), zero(n, cols);
+    matrix<bfloat16> rounded(n, cols), scaled_once(n, cols);
+    run_rows(level, n, pl::round_rows{}, from.in(), rounded.out());
+    run_rows(level, n, pl::add_rows{}, from.in(), added.out());
+    run_rows(level, n, pl::scaled_rows{factor}, up, of, from.in(), scaled.out());
+    run_rows(level, n, pl::scaled_rows{factor}, up, of, from.in(), scaled_once.out());
+    run_rows(level, n, pl::scaled_rows{factor}, up, all(nothing), from.in(), zero.out());
+    run_rows(level, n, pl::added_rows{factor}, up, of, from.in(), more.out());
+    run_rows(level, n, pl::rescaled_rows{factor}, up, of, here.out());
+    run_rows(level, n, pl::cleared_rows{}, gone.out());
+    for (index_t i = 0; i < n; ++i)
+      for (index_t c = 0; c < cols; ++c) {
+        const auto at = static_cast<std::size_t>(i * cols + c);
+        CHECK(static_cast<float>(rounded.at(i, c)) == static_cast<float>(bfloat16(first[at])));
+        CHECK(added.at(i, c) == second[at] + first[at]);
+        CHECK(scaled.at(i, c) == -0.5F * first[at]);
+        CHECK(static_cast<float>(scaled_once.at(i, c)) == static_cast<float>(bfloat16(-0.5F * first[at])));
+        CHECK(zero.at(i, c) == 0.0F);
+        CHECK(std::fabs(more.at(i, c) - (second[at] - 0.5F * first[at])) <= 1e-6F); // fused or not
+        CHECK(here.at(i, c) == -0.5F * first[at]);
+        CHECK(gone.at(i, c) == 0.0F);
+      }
+    CHECK(rounded.spare_untouched());
+    CHECK(scaled.spare_untouched());
+  }
+}
+
+TEST_CASE("blocks of the vocabulary are joined in its order, with what was asked for or without") {
+  const index_t tokens = 4, blocks = 3;
+  const auto m = random_values<float>(tokens * blocks, 1, 5), s = random_values<float>(tokens * blocks, 2);
+  std::vector<pl::token_state> from(static_cast<std::size_t>(tokens * blocks));
+  std::vector<float> spreads, none;
+  std::vector<std::int64_t> ids, no_ids;
+  for (std::size_t k = 0; k < from.size(); ++k) {
+    from[k].m = m[k];
+    from[k].s = 1 + std::fabs(s[k]);
+    from[k].target = k / 4 == k % 4 % 3 ? m[k] : 0.0F; // in one block of a token
+    from[k].sum = s[k];
+    spreads.push_back(std::fabs(s[k]));
+    ids.push_back(static_cast<std::int64_t>(10 * (k / 4)));
+  }
+  from[3].m = from[7].m = from[11].m = 2; // of equal ones the first
+  for (const auto level : cpu_levels()) {
+    std::vector<pl::token_state> states(4), alone(4);
+    std::vector<float> a(4), nothing;
+    std::vector<std::int64_t> largest(4), no_largest;
+    run_elements(level, tokens, pl::join_blocks{blocks}, all(std::as_const(from)),
+                 all(std::as_const(spreads)), all(std::as_const(ids)), all(states), all(a), all(largest));
+    run_elements(level, tokens, pl::join_blocks{blocks}, all(std::as_const(from)), all(std::as_const(none)),
+                 all(std::as_const(no_ids)), all(alone), all(nothing), all(no_largest));
+    for (std::size_t i = 0; i < 4; ++i) {
+      const auto part = [&](std::size_t b) { return from[4 * b + i]; };
+      const auto spread = [&](std::size_t b) {
+        return pl::entropy_state::of(part(b).lse(), spreads[4 * b + i]);
+      };
+      const pl::token_state expected = merge(merge(part(0), part(1)), part(2));
+      for (const pl::token_state& got : {states[i], alone[i]}) {
+        CHECK(got.m == expected.m);
+        CHECK(got.s == doctest::Approx(expected.s).epsilon(1e-6));
+        CHECK(got.target == expected.target);
+        CHECK(got.sum == expected.sum);
+      }
+      CHECK(a[i] == doctest::Approx(merge(merge(spread(0), spread(1)), spread(2)).a).epsilon(1e-6));
+      std::size_t best = 0;
+      for (const std::size_t b : {1, 2})
+        if (part(b).m > part(best).m) best = b;
+      CHECK(largest[i] == ids[4 * best + i]);
+    }
+    CHECK(largest[3] == 0);
+  }
 }
