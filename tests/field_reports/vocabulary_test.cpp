@@ -369,6 +369,13 @@ TEST_CASE(
     values.bias[4] = -infinity;
     check_ring(c, values, run_ring<float>(c, values, threads{}));
     const auto clean = run_ring<float>(c, values, threads{});
+    // Smoothing asks for every logit: the loss is infinite then, as over dense logits; the gradient is not.
+    ring_case smoothed = c;
+    smoothed.shape.options.smoothing = 0.125F;
+    const auto of_all = run_ring<float>(smoothed, values, threads{});
+    for (std::size_t i = 0; i < 13; ++i)
+      CHECK(of_all.losses[i] == (values.targets[i] >= 0 ? infinity : 0.0F));
+    for (const float d : of_all.dx) CHECK(std::isfinite(d));
     values.x[3 * 9 + 2] = nan_value; // token 3
     values.targets[3] = 1;
     const auto result = run_ring<float>(c, values, threads{});
