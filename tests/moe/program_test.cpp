@@ -212,6 +212,34 @@ TEST_CASE("--flatten dispatch: what it did, and a promise that is kept to the by
   CHECK(has(refused.err, "--dispatch-cap: expected only with --flatten dispatch"));
 }
 
+TEST_CASE(
+    "--flatten checkpoint and optimizer: the losses of a plain run to the bit, and promises that are kept") {
+  if (program_missing()) return;
+  const workplace at;
+  const auto run = [&](const std::string& flags) {
+    const ending end = at.train("--json " + at.file("results") + " " + flags);
+    INFO(end.err);
+    REQUIRE(end.status == 0);
+    return json::parse(read_file(at.file("results")));
+  };
+  const json plain = run("--accumulate 2");
+  for (const char* flags :
+       {"checkpoint --host-budget 0", "checkpoint --keep-every 2", "optimizer --bucket 64KiB --slots 1",
+        "optimizer --update-on host --zero1", "checkpoint,optimizer --zero1 --host-budget 1MiB"}) {
+    CAPTURE(flags);
+    const json flat = run(std::string("--accumulate 2 --flatten ") + flags);
+    CHECK(flat.at("losses") == plain.at("losses"));
+    int promises = 0;
+    for (const json& peak : flat.at("peaks"))
+      if (!peak.at("promised").is_null()) {
+        ++promises;
+        CHECK(peak.at("bytes").get<std::uint64_t>() <= peak.at("promised").get<std::uint64_t>());
+      }
+    CHECK(promises > 0);
+  }
+  CHECK(run("--accumulate 2 --flatten all --zero1").at("config").at("flatten") == "all");
+}
+
 TEST_CASE("--json -: the results alone on standard output, what is for people on the other") {
   if (program_missing()) return;
   const workplace at;

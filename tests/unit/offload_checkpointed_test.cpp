@@ -426,3 +426,34 @@ TEST_CASE("what cannot be is refused and says why") {
   net.backward(s, two, y.matrix(4, 5), x.matrix(4, 8));
   net.backward(s, two, y.matrix(4, 5), x.matrix(4, 8));
 }
+
+TEST_CASE("a pass forward and backward, as the documentation has it") {
+  using Backend = host;
+  using T = float;
+  using block = support::soft_layer<Backend, T, again::recompute>;
+  Backend backend;
+  auto stream = backend.make_stream("main");
+  std::vector<block> blocks;
+  for (int i = 0; i < 4; ++i) blocks.emplace_back(backend, stream, 4, 8, 8, 1);
+  pl::checkpointed_shape shape;
+  shape.rows = 4;
+  pl::workspace<Backend> space(
+      backend, pl::checkpointed<Backend, T, std::vector<block>>::working_set_of(shape, blocks));
+  pl::device_buffer<T, Backend> memory(backend.device(), 4 * 32, pl::tag::other);
+  const pl::drain<Backend> before_it_goes(backend, stream);
+  const auto matrix = [&](index_t i) { return pl::as_matrix(memory.all().sub(32 * i, 32), 4, 8); };
+  const auto x = matrix(0), y = matrix(1), dy = matrix(2), dx = matrix(3);
+  backend.launch(stream, pl::elements{32}, support::soft_noise{}, pl::out(pl::as_row(x)));
+  backend.launch(stream, pl::elements{32}, pl::fill<T>{1}, pl::out(pl::as_row(dy)));
+  backend.launch(stream, pl::elements{32}, pl::fill<T>{0}, pl::out(pl::as_row(dx)));
+
+  pl::checkpointed<Backend, T, std::vector<block>> net(backend, space, shape, blocks);
+  auto pass = net.forward(stream, x, y);
+  net.backward(stream, pass, dy, dx);
+
+  backend.wait(backend.record(stream));
+  for (index_t i = 0; i < 32; ++i) {
+    CHECK(y.p[i] != 0);
+    CHECK(dx.p[i] != 0);
+  }
+}
