@@ -344,13 +344,11 @@ TEST_CASE("tensors without a gradient are not exchanged, the others once; from t
     c.whole = whole;
     const auto all = run_case(c, support::on_threads<>{});
     check_case(c, all);
-    index_t first = 0;
     std::uint64_t sent = 0;
     for (std::size_t r = 0; r < 3; ++r) {
       CHECK(all[r].allocations == 0);
       CHECK(all[r].sent.host_exchanges == 0);
       sent += all[r].sent.sent_bytes;
-      first += c.shards[r];
     }
     // Each active element goes from two ranks to its owner; then the owner's sum, or its parameter, to both.
     const std::uint64_t active = 4 + 2 + 8, back = whole ? active : 30;
