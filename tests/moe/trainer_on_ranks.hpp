@@ -155,8 +155,8 @@ inline moe::index_t expert_elements(const moe::model_config& c, const moe::rank_
 // what it is made from, scratch.
 inline std::size_t optimizer_bytes(const moe::model_config& c, const moe::rank_grid& g,
                                    std::size_t per_parameter) {
-  const auto tensors = static_cast<std::size_t>(
-      c.layers * (7 + 3 * c.experts / g.expert_parallel) + 2 + (c.tied ? 0 : 1));
+  const auto tensors =
+      static_cast<std::size_t>(c.layers * (7 + 3 * c.experts / g.expert_parallel) + 2 + (c.tied ? 0 : 1));
   pl::working_set control(pl::tag::optimizer);
   pl::counting_source source(control);
   pl::gradient_control_memory(source, g.ranks);
