@@ -98,6 +98,27 @@ struct ranks_of_mpi {
   }
 };
 
+// The fixture of operators' checks: runs this process' rank, and none may fail.
+struct on_processes {
+  using backend = pl::host_backend;
+  using communicator = pl::mpi_communicator;
+  static constexpr bool has_data = true;
+
+  template <class F> void run(int ranks, F f) const {
+    const auto ends = mpi_rig::run(
+        ranks,
+        [&](pl::mpi_communicator& comm) {
+          pl::host_backend of_rank;
+          f(comm, of_rank);
+        },
+        pl::mpi_options{});
+    for (const auto& o : ends) {
+      if (o) MESSAGE(o->text);
+      CHECK_FALSE(o.has_value());
+    }
+  }
+};
+
 // For test cases that take what processes there are.
 template <class F> void as_far_as_possible(F test) {
   try {

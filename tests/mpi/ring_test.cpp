@@ -9,26 +9,7 @@ namespace pl = plateau;
 
 namespace {
 
-// Runs this process' rank.
-struct on_processes {
-  using backend = pl::host_backend;
-  using communicator = pl::mpi_communicator;
-  static constexpr bool has_data = true;
-
-  template <class F> void run(int ranks, F f) const {
-    const auto outcomes = mpi_rig::run(
-        ranks,
-        [&](pl::mpi_communicator& comm) {
-          pl::host_backend of_rank;
-          f(comm, of_rank);
-        },
-        pl::mpi_options{});
-    for (const auto& o : outcomes) {
-      if (o) MESSAGE(o->text);
-      CHECK_FALSE(o.has_value());
-    }
-  }
-};
+using mpi_rig::on_processes;
 
 template <class T> void check_own(const support::ring_case& c) {
   const auto values = support::values_of<T>(c);

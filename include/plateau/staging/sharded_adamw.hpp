@@ -21,6 +21,7 @@
 #include <plateau/drain.hpp>
 #include <plateau/error.hpp>
 #include <plateau/memory_source.hpp>
+#include <plateau/staging/adamw_control.hpp>
 #include <plateau/staging/adamw_on_host.hpp>
 #include <plateau/staging/adamw_state.hpp>
 #include <plateau/staging/adamw_steps.hpp>
@@ -89,7 +90,7 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
   // All that it takes from a workspace: a control block, and whichever phase needs more. Throws config_error
   // for a shape that cannot work.
   static working_set working_set_of(const shape& limits, std::span<const sharded_list> lists, int world) {
-    working_set set = control_set(tensors_of(lists), world);
+    working_set set = detail::adamw::control_set(tensors_of(lists), world);
     return set.add(phases(limits, lists));
   }
   // All that it allocates for itself, and keeps: exact slabs of rank `rank_of[i]`'s shard of each list, and
@@ -178,15 +179,7 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
   view<float> gradient_norm() const { return norm_.all(); }
 
  private:
-  struct control_memory {
-    gradient_control_memory decision;
-    view<adamw_factors> factors; // (tensors)
-
-    template <class Source>
-    control_memory(Source& from, index_t tensors, int ranks)
-        : decision(from, ranks),
-          factors(from.template device<adamw_factors>("factors of each tensor", tensors)) {}
-  };
+  using control_memory = detail::adamw::control_memory;
   // A list on this rank. What has streams goes before the memory.
   struct part {
     Communicator* comm;
@@ -222,12 +215,6 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
     index_t n = 0; // all of them: a shard may have the whole list
     for (const sharded_list& l : lists) n += l.tensors;
     return n;
-  }
-  static working_set control_set(index_t tensors, int ranks) {
-    working_set set(tag::optimizer);
-    counting_source source(set);
-    control_memory(source, tensors, ranks);
-    return set;
   }
   static working_set update_set(const shape& limits, index_t tensors) {
     limits.update.check();
@@ -265,7 +252,7 @@ template <class Backend, class Communicator, class Parameter> class sharded_adam
                          " pinned bytes, but the workspace has " + std::to_string(space_->device_bytes()) +
                          " and " + std::to_string(space_->pinned_bytes()) +
                          ": reserve working_set_of(shape, lists, ranks)");
-    control_set_ = control_set(tensors_of(sizes), world_->size());
+    control_set_ = detail::adamw::control_set(tensors_of(sizes), world_->size());
     for (const list& l : lists)
       parts_.push_back(std::make_unique<part>(*backend_, l, shape_, *space_, exchange_bytes(shape_)));
     steps_ = device_buffer<std::int64_t, Backend>(backend_->device(), tensors_of(sizes), tag::optimizer);

@@ -20,6 +20,7 @@
 #include <plateau/drain.hpp>
 #include <plateau/error.hpp>
 #include <plateau/memory_source.hpp>
+#include <plateau/staging/adamw_control.hpp>
 #include <plateau/staging/adamw_on_host.hpp>
 #include <plateau/staging/adamw_shape.hpp>
 #include <plateau/staging/adamw_state.hpp>
@@ -72,7 +73,7 @@ class streamed_adamw {
   // cannot work.
   static working_set working_set_of(const shape& limits, index_t tensors, int ranks) {
     limits.check();
-    working_set set = control_set(tensors, ranks);
+    working_set set = detail::adamw::control_set(tensors, ranks);
     return set.add(slots_set(limits, tensors));
   }
   // All that it allocates for itself, and keeps: exact slabs of the state, and a count for each tensor.
@@ -93,7 +94,8 @@ class streamed_adamw {
   streamed_adamw(Backend& backend, Communicator& comm, std::span<const adamw_tensor> tensors,
                  const shape& limits, workspace<Backend>& space, voting who = voting::now)
       : backend_(&backend), comm_(&comm), space_(&space), tensors_(tensors.begin(), tensors.end()),
-        shape_(limits), control_set_(control_set(static_cast<index_t>(tensors.size()), comm.size())),
+        shape_(limits),
+        control_set_(detail::adamw::control_set(static_cast<index_t>(tensors.size()), comm.size())),
         control_(backend, comm) {
     std::optional<failure> mine;
     try {
@@ -210,26 +212,12 @@ class streamed_adamw {
   view<const float> gradient_norm() const { return state_->norm.all(); }
 
  private:
-  struct control_memory {
-    gradient_control_memory decision;
-    view<adamw_factors> factors; // (tensors)
-
-    template <class Source>
-    control_memory(Source& from, index_t tensors, int ranks)
-        : decision(from, ranks),
-          factors(from.template device<adamw_factors>("factors of each tensor", tensors)) {}
-  };
+  using control_memory = detail::adamw::control_memory;
   struct copy_steps {
     const std::int64_t* from;
     void operator()(view<std::int64_t, host_space> to) const { std::copy_n(from, to.n, to.p); }
   };
 
-  static working_set control_set(index_t tensors, int ranks) {
-    working_set set(tag::optimizer);
-    counting_source source(set);
-    control_memory(source, tensors, ranks);
-    return set;
-  }
   // Buckets of whole blocks, so that the norm's bits do not depend on them; as long as the slots of an update
   // allow, but one block at least.
   static staging_shape norm_shape(const shape& limits) {
