@@ -116,6 +116,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   // (2) on the device: sums since begin_step over the rank's micro-batches of the tokens' losses, and of the
   // balance loss (that of the whole group, weighted with the micro-batch's share of the step).
   pl::view<double> loss_sums() const { return sums_.all().sub(0, 2); }
+  // (the rank's own tokens of the last micro-batch) on the device: the loss of each.
+  pl::view<float> token_losses() const { return losses_.all().sub(0, last_tokens_); }
 
   // Gradients and loss sums start from zero.
   void begin_step(stream& s) {
@@ -200,6 +202,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
                              std::to_string(limits_.tokens()) + " tokens and sequences of " +
                              std::to_string(limits_.context) +
                              "; each span holds one token more, its last target");
+    last_tokens_ = part.tokens();
     const auto pinned_inputs = pinned_tokens_.all().sub(0, part.tokens());
     const auto pinned_targets = pinned_tokens_.all().sub(limits_.tokens(), part.tokens());
     backend_->host_task(s, fill_tokens{std::move(batch.sequences)}, pl::out(pinned_inputs),
@@ -311,6 +314,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   model_config config_;
   rank_grid grid_;
   batch_limits limits_;
+  index_t last_tokens_ = 0;
   parameter_layout layout_;
   tensor_set<Backend, T> weights_;
   gradients_type gradients_;

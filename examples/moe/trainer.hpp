@@ -141,21 +141,36 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
 
   // Step `step` (from 0) of the schedule, on its own sequences of the sampler's. Collective.
   step_outcome run_step(const token_sampler& sampler, std::int64_t step) {
+    step_so_far done = begin_step();
+    for (index_t micro = 0; micro < settings_.accumulate; ++micro)
+      run_micro_batch(sampler, step, micro, done);
+    return end_step(step, done);
+  }
+
+  // The parts of run_step, in this order, for who looks at what lies between them: the losses of a
+  // micro-batch's tokens after it, the gradients before the update. All are collective.
+  struct step_so_far {
+    std::vector<std::int64_t> report;
+    index_t own_tokens = 0;
+  };
+  step_so_far begin_step() {
     model_->begin_step(stream_);
     const auto& c = model_->config();
-    std::vector<std::int64_t> report(static_cast<std::size_t>(1 + c.layers * c.experts));
-    index_t own_tokens = 0;
-    for (index_t micro = 0; micro < settings_.accumulate; ++micro) {
-      micro_batch batch = part_of(sampler, step, micro);
-      batch.first_of_rank = own_tokens;
-      own_tokens += static_cast<index_t>(batch.sequences.size()) * batch.context;
-      model_->forward_backward(stream_, std::move(batch));
-      add_own_routes(report);
-      note_experts();
-    }
+    return {std::vector<std::int64_t>(static_cast<std::size_t>(1 + c.layers * c.experts)), 0};
+  }
+  void run_micro_batch(const token_sampler& sampler, std::int64_t step, index_t micro, step_so_far& done) {
+    micro_batch batch = part_of(sampler, step, micro);
+    batch.first_of_rank = done.own_tokens;
+    done.own_tokens += static_cast<index_t>(batch.sequences.size()) * batch.context;
+    model_->forward_backward(stream_, std::move(batch));
+    add_own_routes(done.report);
+    note_experts();
+  }
+  step_outcome end_step(std::int64_t step, step_so_far& done) {
     phase("update");
     optimizer_->update(stream_, model_->gradients(), settings_.rate(step), step + 1);
     const losses sums = fetch_losses();
+    std::vector<std::int64_t>& report = done.report;
     report[0] = std::bit_cast<std::int64_t>(sums.tokens);
     std::vector<std::int64_t> all(report.size() * static_cast<std::size_t>(world_->size()));
     world_->host_exchange(report, all, "step report");
