@@ -3,6 +3,7 @@
 // The float64 reference against itself: every backward is the derivative of its forward by central
 // differences, piece by piece and for the whole model, and the pieces have the properties that their formulas
 // promise.
+#include "reference/attention.hpp"
 #include "reference/transformer.hpp"
 
 #include <doctest/doctest.h>
@@ -115,6 +116,56 @@ TEST_CASE("attention: the first row sees itself alone, and no row sees a later o
   for (std::size_t i = 3 * 3; i < v.size(); ++i) v[i] = 1e9; // row 3 of sequence 0, and sequence 1
   const vec changed = ref::attention(s, q, k, v);
   for (std::size_t i = 0; i < 3 * 6; ++i) CHECK(changed[i] == out[i]);
+}
+
+TEST_CASE("attention over packed documents: backward is the derivative, also of the logarithms") {
+  for (const bool causal : {true, false})
+    for (const index kv_heads : {1, 2}) {
+      CAPTURE(causal);
+      CAPTURE(kv_heads);
+      ref::packed_attention a{.tokens = 7, .heads = 4, .kv_heads = kv_heads, .head_dim = 3, .causal = causal};
+      a.cu_seqlens = {0, 2, 2, 6, 7};
+      a.hidden_keys = {0, 0, 1, 0, 0, 0, 1}; // the queries 2 and 6 see nothing if it is causal, 6 never does
+      ref::normal_source normal(17);
+      a.q = normal(7 * 12), a.k = normal(7 * kv_heads * 3), a.v = normal(7 * kv_heads * 3);
+      const vec dout = normal(7 * 12), dlse = normal(7 * 4);
+      const auto g = a.backward(dout, dlse);
+      const auto value = [&] {
+        const auto r = a.forward();
+        double sum = dot(dout, r.out);
+        for (std::size_t i = 0; i < r.lse.size(); ++i)
+          if (std::isfinite(r.lse[i])) sum += dlse[i] * r.lse[i];
+        return sum;
+      };
+      check_gradient(value, a.q, g.dq);
+      check_gradient(value, a.k, g.dk);
+      check_gradient(value, a.v, g.dv);
+      const auto r = a.forward();
+      for (std::size_t i = 6 * 12; i < 7 * 12; ++i) CHECK(r.out[i] == 0);
+      for (std::size_t i = 6 * 4; i < 7 * 4; ++i) CHECK(r.lse[i] == -HUGE_VAL);
+      for (std::size_t i = 6 * 12; i < 7 * 12; ++i) CHECK(g.dq[i] == 0);
+    }
+}
+
+TEST_CASE("attention over packed documents: each document as if it were alone") {
+  const ref::attention_shape s{2, 4, 4, 2, 3};
+  ref::normal_source normal(18);
+  ref::packed_attention a{.tokens = 8, .heads = 4, .kv_heads = 2, .head_dim = 3};
+  a.cu_seqlens = {0, 4, 8};
+  a.q = normal(8 * 12), a.k = normal(8 * 6), a.v = normal(8 * 6);
+  const vec dout = normal(8 * 12), expected = ref::attention(s, a.q, a.k, a.v), out = a.forward().out;
+  const auto apart = [](const vec& x, const vec& y) {
+    REQUIRE(x.size() == y.size());
+    double most = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) most = std::max(most, std::abs(x[i] - y[i]));
+    return most;
+  };
+  CHECK(apart(out, expected) < 1e-14);
+  const auto g = a.backward(dout);
+  const auto e = ref::attention_backward(s, dout, a.q, a.k, a.v);
+  CHECK(apart(g.dq, e.dq) < 1e-13);
+  CHECK(apart(g.dk, e.dk) < 1e-13);
+  CHECK(apart(g.dv, e.dv) < 1e-13);
 }
 
 TEST_CASE("route: most probable first, lower index on a tie, gates sum to 1") {
