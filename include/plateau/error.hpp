@@ -6,8 +6,10 @@
 // processes at all.
 #pragma once
 
+#include <plateau/budget_facts.hpp>
 #include <plateau/config.hpp>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -25,9 +27,12 @@ struct config_error : error {
   using error::error;
 };
 
-// A resource is at its limit. The message itemises what was held, tag by tag.
+// A resource is at its limit. The message itemises what was held, tag by tag, against what was promised;
+// where a meter wrote it, `facts` has the numbers.
 struct budget_exceeded : error {
-  using error::error;
+  explicit budget_exceeded(const std::string& text) : error(text), facts(budget_facts::in(text)) {}
+
+  std::optional<budget_facts> facts;
 };
 
 // The machine below failed: an allocation, a copy, a kernel, a thread that could not start.
@@ -43,6 +48,9 @@ struct collective_error : error {
       : error("rank " + std::to_string(rank) + " failed in " + in_operation + " (operation " +
               std::to_string(at_sequence) + "): " + why),
         failed_rank(rank), operation(std::move(in_operation)), sequence(at_sequence), cause(std::move(why)) {}
+
+  // The numbers of the failed rank's budget_exceeded, where that is the cause.
+  std::optional<budget_facts> budget() const { return budget_facts::in(cause); }
 
   int failed_rank;
   std::string operation;

@@ -6,6 +6,7 @@
 // allocation of its own except for the text of an error. An observer, if there is one, sees every change.
 #pragma once
 
+#include <plateau/budget_facts.hpp>
 #include <plateau/config.hpp>
 #include <plateau/error.hpp>
 #include <plateau/tag.hpp>
@@ -17,8 +18,6 @@
 #include <string>
 
 namespace plateau::inline v0 {
-
-using bytes_by_tag = std::array<std::size_t, tag_count>;
 
 // A high-water mark: how high, what was held then, and when.
 struct peak {
@@ -95,6 +94,12 @@ class meter {
     const std::lock_guard lock(mutex_);
     limit_ = bytes;
   }
+  // The most that `t` should hold. Nothing is refused for it: an error says what is held against it, so that
+  // who has taken more than he said can be told from who asked last.
+  void expect(tag t, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    expected_[slot(t)] = bytes;
+  }
   // Names the part of the program that runs from here on; the text must outlive the meter (a literal).
   void phase(const char* name) {
     const std::lock_guard lock(mutex_);
@@ -162,16 +167,8 @@ class meter {
   [[noreturn]] void refuse(tag t, std::size_t bytes) const {
     std::string text = "plateau: ";
     if (*owner_ != '\0') text += std::string(owner_) + ": ";
-    text += std::string(name_of(t)) + " asked for " + std::to_string(bytes) + " bytes of " + space_ +
-            " memory, but " + std::to_string(total_ + reserved_) + " of the limit of " +
-            std::to_string(limit_) + " are held";
-    if (*phase_ != '\0') text += std::string(" (in ") + phase_ + ")";
-    const char* separator = ": ";
-    for (const tag each : all_tags) {
-      if (held_[slot(each)] == 0) continue;
-      text += separator + std::string(name_of(each)) + " " + std::to_string(held_[slot(each)]);
-      separator = ", ";
-    }
+    const budget_facts facts{t, bytes, total_ + reserved_, limit_, held_, expected_};
+    text += facts.text(space_, phase_);
     throw budget_exceeded(text + ". Raise the limit, or make the shape smaller.");
   }
 
@@ -179,6 +176,7 @@ class meter {
   const char* owner_;
   mutable std::mutex mutex_;
   bytes_by_tag held_{};
+  bytes_by_tag expected_ = budget_facts{}.promised; // none
   std::size_t total_ = 0, reserved_ = 0;
   std::size_t limit_ = std::numeric_limits<std::size_t>::max();
   std::array<std::uint64_t, tag_count> allocations_{};

@@ -9,6 +9,7 @@
 // The seams: what backends and communicators are, and the values that pass through them.
 #include <plateau/access.hpp>
 #include <plateau/accessible_from.hpp>
+#include <plateau/budget_facts.hpp>
 #include <plateau/checks.hpp>
 #include <plateau/concepts.hpp>
 #include <plateau/config.hpp>

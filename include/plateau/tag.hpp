@@ -27,6 +27,9 @@ inline constexpr std::array all_tags{tag::parameters, tag::gradients,  tag::acti
                                      tag::optimizer,  tag::workspace,  tag::other};
 inline constexpr std::size_t tag_count = all_tags.size();
 
+// A number of bytes for each tag, by its value.
+using bytes_by_tag = std::array<std::size_t, tag_count>;
+
 constexpr const char* name_of(tag t) {
   constexpr const char* names[] = {"parameters", "gradients", "activations", "dispatch", "vocabulary",
                                    "checkpoint", "optimizer", "workspace",   "other"};

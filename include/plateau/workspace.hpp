@@ -31,7 +31,7 @@ template <class Backend> class workspace {
     Resource* resource;
     std::size_t used = 0;
 
-    slab(Resource& r, std::size_t n) : bytes(r, static_cast<index_t>(n), tag::workspace), resource(&r) {}
+    slab(Resource& r, std::size_t n, tag idle) : bytes(r, static_cast<index_t>(n), idle), resource(&r) {}
     std::size_t size() const { return bytes.bytes(); }
   };
   using device_slab = slab<typename Backend::device_memory>;
@@ -39,9 +39,12 @@ template <class Backend> class workspace {
 
  public:
   // Reserves both slabs; throws what the backend's resources throw. The backend must outlive the workspace.
-  workspace(Backend& backend, reservation r)
-      : device_(backend.device(), r.device_bytes), pinned_(backend.pinned(), r.pinned_bytes) {}
-  workspace(Backend& backend, const working_set& s) : workspace(backend, reserve(s)) {}
+  // `idle`: what its bytes are for while no phase is open: that of the one operator that has it to itself.
+  workspace(Backend& backend, reservation r, tag idle = tag::workspace)
+      : device_(backend.device(), r.device_bytes, idle), pinned_(backend.pinned(), r.pinned_bytes, idle),
+        idle_(idle) {}
+  workspace(Backend& backend, const working_set& s, tag idle = tag::workspace)
+      : workspace(backend, reserve(s), idle) {}
   workspace(const workspace&) = delete;
   workspace& operator=(const workspace&) = delete;
 
@@ -127,23 +130,24 @@ template <class Backend> class workspace {
     leave(pinned_, p.pinned_, p.tag_);
     leave(device_, p.device_, p.tag_);
   }
-  template <class Slab> static void enter(Slab& slab, typename phase::part& p, std::size_t bytes, tag t) {
-    p.first = slab.used;
+  template <class Slab> void enter(Slab& lent, typename phase::part& p, std::size_t bytes, tag t) {
+    p.first = lent.used;
     p.promised = bytes;
-    slab.used += bytes;
-    slab.resource->meter().retag(tag::workspace, t, bytes);
+    lent.used += bytes;
+    lent.resource->meter().retag(idle_, t, bytes);
   }
   template <class Slab> static bool last(const Slab& slab, const typename phase::part& p) noexcept {
     return p.first + p.promised == slab.used;
   }
-  template <class Slab> static void leave(Slab& slab, typename phase::part& p, tag t) noexcept {
-    slab.used = p.first;
-    slab.resource->meter().retag(t, tag::workspace, p.promised);
-    slab.resource->retire(slab.bytes.data() + p.first, p.promised);
+  template <class Slab> void leave(Slab& lent, typename phase::part& p, tag t) noexcept {
+    lent.used = p.first;
+    lent.resource->meter().retag(t, idle_, p.promised);
+    lent.resource->retire(lent.bytes.data() + p.first, p.promised);
   }
 
   device_slab device_;
   pinned_slab pinned_;
+  tag idle_;
   std::optional<tag> closed_early_; // the phase after which nothing is in order
 };
 

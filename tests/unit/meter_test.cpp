@@ -159,6 +159,92 @@ TEST_CASE("a limit refuses what passes it, changes nothing, and says everything"
   CHECK(m.current() == 1000);
 }
 
+TEST_CASE("a refusal says what each tag holds against its promise, as text and as numbers") {
+  pl::meter m("device", "rank 2");
+  m.limit(1000);
+  m.phase("loss");
+  m.expect(tag::parameters, 600);
+  m.expect(tag::vocabulary, 40);
+  m.expect(tag::dispatch, 250);
+  m.expect(tag::checkpoint, 0);
+  m.charge(tag::parameters, 600);
+  m.charge(tag::dispatch, 300);
+  m.charge(tag::other, 50);
+  const auto refusal = [&](tag t, std::size_t bytes) {
+    try {
+      m.charge(t, bytes);
+    } catch (const pl::budget_exceeded& e) {
+      return e;
+    }
+    return pl::budget_exceeded("not refused");
+  };
+  const pl::budget_exceeded e = refusal(tag::vocabulary, 101);
+  CHECK(
+      std::string(e.what()) ==
+      "plateau: rank 2: vocabulary asked for 101 bytes of device memory, but 950 of the limit of 1000 are "
+      "held "
+      "(in loss): parameters 600 of 600 promised, dispatch 300 of 250 promised, vocabulary 0 of 40 promised, "
+      "other 50; with this vocabulary is furthest over its promise, by 61. Raise the limit, or make the "
+      "shape "
+      "smaller.");
+  REQUIRE(e.facts.has_value());
+  const pl::budget_facts& f = *e.facts;
+  CHECK(f.asked_by == tag::vocabulary);
+  CHECK(f.asked == 101);
+  CHECK(f.taken == 950);
+  CHECK(f.limit == 1000);
+  CHECK(f.held == m.held());
+  CHECK(f.promised[static_cast<std::size_t>(tag::dispatch)] == 250);
+  CHECK(f.promised[static_cast<std::size_t>(tag::other)] == pl::budget_facts::no_promise);
+  CHECK(f.over(tag::vocabulary) == 61);
+  CHECK(f.over(tag::dispatch) == 50);
+  CHECK(f.over(tag::parameters) == 0);
+  CHECK(f.over(tag::other) == 0);
+  CHECK(f.furthest_over() == tag::vocabulary);
+  // Who asks last is not always who has taken too much.
+  const pl::budget_exceeded last = refusal(tag::parameters, 60);
+  CHECK(last.facts->asked_by == tag::parameters);
+  CHECK(last.facts->furthest_over() == tag::parameters);
+  m.release(tag::parameters, 100);
+  m.expect(tag::parameters, 700);
+  CHECK(refusal(tag::parameters, 160).facts->furthest_over() == tag::dispatch);
+  m.expect(tag::dispatch, 300);
+  CHECK(refusal(tag::parameters, 160).facts->furthest_over() == std::nullopt);
+  // The most that can be asked for wraps nothing around.
+  CHECK(refusal(tag::dispatch, std::numeric_limits<std::size_t>::max()).facts->over(tag::dispatch) ==
+        std::numeric_limits<std::size_t>::max() - 300);
+}
+
+TEST_CASE("the numbers of a refusal come through text: a failure, another rank's error, words around it") {
+  pl::meter m("pinned host"); // neither a rank nor a phase
+  m.limit(10);
+  m.expect(tag::optimizer, 7);
+  pl::failure f;
+  try {
+    m.charge(tag::optimizer, 11);
+  } catch (...) {
+    f = pl::failure::current();
+  }
+  CHECK(f.what == pl::failure::kind::budget);
+  try {
+    f.raise();
+  } catch (const pl::budget_exceeded& e) {
+    REQUIRE(e.facts.has_value());
+    CHECK(e.facts->asked == 11);
+    CHECK(e.facts->over(tag::optimizer) == 4);
+  }
+  const pl::collective_error elsewhere(3, "trainer", 9, f.text + " (on stream 'main')");
+  REQUIRE(elsewhere.budget().has_value());
+  CHECK(elsewhere.budget()->asked_by == tag::optimizer);
+  CHECK(elsewhere.budget()->furthest_over() == tag::optimizer);
+  // Nothing is made up from a text that is none, or that was cut.
+  for (const char* text : {"", "asked for 64 MiB", "rank 1 asked for 64 bytes of device memory",
+                           "other asked for 6 bytes of x memory, but 5 of the limit of", " asked for "})
+    CHECK(!pl::budget_facts::in(text).has_value());
+  for (std::size_t n = 0; n < f.text.find(" are held") + 9; ++n)
+    CHECK(!pl::budget_facts::in(std::string_view(f.text).substr(0, n)).has_value());
+}
+
 TEST_CASE("a limit below what is held refuses everything, and no sum overflows") {
   constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
   pl::meter m("pinned host");

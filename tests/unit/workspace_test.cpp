@@ -82,6 +82,24 @@ TEST_CASE("a phase flips the tag of its bytes, and closing it flips them back") 
   CHECK(m.meter().allocations() == before);
 }
 
+TEST_CASE("a workspace that is one operator's has its tag, while no phase is open too") {
+  memory_only m;
+  pl::workspace space(m, pl::reservation{2048, 512}, tag::checkpoint);
+  CHECK(m.meter().current(tag::checkpoint) == 2048);
+  CHECK(m.pinned().meter().current(tag::checkpoint) == 512);
+  {
+    auto own = space.open(set_of(tag::checkpoint, 1000));
+    CHECK(m.meter().current(tag::checkpoint) == 2048);
+    auto other = space.open(set_of(tag::dispatch, 512, 256));
+    CHECK(m.meter().current(tag::checkpoint) == 2048 - 512);
+    CHECK(m.pinned().meter().current(tag::dispatch) == 256);
+  }
+  CHECK(m.meter().current(tag::checkpoint) == 2048);
+  CHECK(m.pinned().meter().current(tag::checkpoint) == 512);
+  CHECK(m.meter().peak(tag::checkpoint).bytes == 2048);
+  CHECK(m.meter().peak(tag::workspace).bytes == 0);
+}
+
 TEST_CASE("parts are aligned, disjoint and inside the promise") {
   memory_only m;
   const pl::working_set s = [] {
