@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A softmax over columns that are split over ranks, as anyone could write it on ring_reduce: nothing travels
-// but the state of a row, which visits every rank's columns; at home it is a logarithm, of which all ranks
-// get all, and each writes the probabilities of its own columns.
+// A log-sum-exp and a softmax over columns that are split over ranks, as anyone could write them on
+// ring_reduce: nothing travels but the state of a row, which visits every rank's columns; at home it is a
+// logarithm, of which all ranks get all; for the softmax each writes the probabilities of its own columns.
 #pragma once
 
 #include <plateau/collectives.hpp>
 #include <plateau/drain.hpp>
+#include <plateau/resource.hpp>
 #include <plateau/ring/online_lse.hpp>
 #include <plateau/ring/ring_reduce.hpp>
 #include <plateau/workspace.hpp>
@@ -76,10 +77,11 @@ template <class Backend> struct softmax_rotation {
   }
 };
 
-// p = softmax(z) over the columns of all ranks; z and p (rows, this rank's columns). Waits for the result.
+// lses = log of the sum of e^z over the columns of all ranks, of every row on every rank; z (rows, this
+// rank's columns). Waits for the result.
 template <class Backend, class Communicator>
-void sharded_softmax(Backend& backend, Communicator& comm, pl::tile<const float> z, pl::tile<float> p,
-                     index_t hop_rows) {
+void sharded_log_sum_exp(Backend& backend, Communicator& comm, pl::tile<const float> z, pl::view<float> lses,
+                         index_t hop_rows) {
   const int ranks = comm.size(), me = comm.rank();
   const pl::even_shards owned{z.rows, ranks};
   std::vector<index_t> of_rank;
@@ -88,19 +90,27 @@ void sharded_softmax(Backend& backend, Communicator& comm, pl::tile<const float>
   pl::working_set set(pl::tag::other);
   layout.add_to(set, ranks);
   set.template device<float>("logarithms of a rank's rows", owned.count(me));
-  set.template device<float>("logarithms", z.rows);
   pl::workspace<Backend> space(backend, set);
   auto transfer = backend.make_stream("ring"), s = backend.make_stream("main");
   auto open = space.open(set);
   const auto buffers = pl::ring_buffers::take(open, layout, ranks);
-  const pl::view<float> mine = open.template device<float>(owned.count(me)),
-                        all = open.template device<float>(z.rows);
+  const pl::view<float> mine = open.template device<float>(owned.count(me));
   const pl::drain<Backend> before_they_go(backend, s);
   softmax_rotation<Backend> work{backend, z, owned, me, mine};
   pl::ring_reduce<Backend, Communicator>(backend, comm, transfer)
       .run(s, pl::ring_schedule(of_rank, hop_rows), layout.payload, layout.carry, buffers, work, "softmax");
-  pl::all_gather(backend, comm, s, pl::in(mine), pl::out(all), of_rank);
-  backend.launch(s, pl::rows{z.rows}, write_probabilities{}, pl::in(z), pl::in(all), pl::out(p));
+  pl::all_gather(backend, comm, s, pl::in(mine), pl::out(lses), of_rank);
+  backend.wait(backend.record(s));
+}
+
+// p = softmax(z) over the columns of all ranks; z and p (rows, this rank's columns). Waits for the result.
+template <class Backend, class Communicator>
+void sharded_softmax(Backend& backend, Communicator& comm, pl::tile<const float> z, pl::tile<float> p,
+                     index_t hop_rows) {
+  pl::device_buffer<float, Backend> lses(backend.device(), z.rows, pl::tag::other);
+  sharded_log_sum_exp(backend, comm, z, lses.all(), hop_rows);
+  auto s = backend.make_stream("main");
+  backend.launch(s, pl::rows{z.rows}, write_probabilities{}, pl::in(z), pl::in(lses.all()), pl::out(p));
   backend.wait(backend.record(s));
 }
 

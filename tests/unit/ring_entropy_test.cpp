@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two more reductions over a split vocabulary, so that the rotation is not one loss' own: the entropy of a
-// projection on ranks as threads against float64, its memory, order and errors; and a softmax of which every
-// rank has the columns of its shard, on nothing but the rotation and the state of a row.
+// projection on ranks as threads against float64, its memory, order and errors; and what every rank has the
+// columns of its shard of, a softmax, a log-sum-exp and the largest, on nothing but the rotation and the state
+// of a row.
 #include "../../examples/sharded_softmax/sharded_softmax.hpp"
+#include "../../examples/sharded_top_k/sharded_top_k.hpp"
 #include "support/accuracy.hpp"
 #include "support/counted_new.hpp"
 #include "support/rank_fixtures.hpp"
@@ -14,7 +16,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -325,5 +329,52 @@ TEST_CASE("a softmax in shards: each rank has the columns of its own, and they a
         }
         if (i != 2) CHECK(sum == doctest::Approx(1.0).epsilon(1e-5));
       }
+    }
+}
+
+TEST_CASE("the largest in shards: what sorting whole rows gives, the lower column of equal values first") {
+  constexpr int k = 4;
+  for (const counts& columns : {counts{13}, {1, 2}, {4, 9}, {0, 20, 3}, {1, 2, 3, 4, 5, 6, 0, 8}})
+    for (const index_t rows : {0, 1, 21}) {
+      const auto ranks = static_cast<int>(columns.size());
+      const index_t all = std::accumulate(columns.begin(), columns.end(), index_t{0});
+      auto z = support::random_values<float>((rows + 1) * all, 5, 3);
+      for (float& v : z) v = v < -2 ? -infinity : v > 2.5F ? nan_value : std::round(v); // each often
+      std::vector<std::vector<float>> values(columns.size(), std::vector<float>(z.size() * k));
+      std::vector<std::vector<std::int64_t>> found(columns.size(), std::vector<std::int64_t>(z.size() * k));
+      std::vector<std::vector<float>> lses(columns.size(), std::vector<float>(z.size()));
+      support::on_threads<>{}.run(ranks, [&](pl::thread_communicator& comm, pl::host_backend& backend) {
+        const auto me = static_cast<std::size_t>(comm.rank());
+        const index_t first = std::accumulate(columns.begin(), columns.begin() + comm.rank(), index_t{0});
+        const pl::tile<const float> mine{z.data() + first, rows, columns[me], all};
+        example::sharded_top_k<k>(backend, comm, mine, first, pl::view<float>{values[me].data(), rows * k},
+                                  pl::view<std::int64_t>{found[me].data(), rows * k}, 3);
+        example::sharded_log_sum_exp(backend, comm, mine, pl::view<float>{lses[me].data(), rows}, 3);
+      });
+      index_t wrong = 0;
+      for (index_t r = 0; r < rows; ++r) {
+        const std::vector<float> row(z.begin() + r * all, z.begin() + (r + 1) * all);
+        std::vector<std::int64_t> order;
+        for (index_t c = 0; c < all; ++c)
+          if (!std::isnan(row[static_cast<std::size_t>(c)])) order.push_back(c);
+        const bool clean = static_cast<index_t>(order.size()) == all;
+        std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+          return row[static_cast<std::size_t>(a)] > row[static_cast<std::size_t>(b)];
+        });
+        for (std::size_t rank = 0; rank < columns.size(); ++rank) {
+          for (std::size_t i = 0; i < k; ++i) {
+            const bool there = i < order.size();
+            const std::size_t at = static_cast<std::size_t>(r) * k + i;
+            wrong += found[rank][at] != (there ? order[i] : std::numeric_limits<std::int64_t>::max()) ||
+                     values[rank][at] != (there ? row[static_cast<std::size_t>(order[i])] : -infinity);
+          }
+          const float lse = lses[rank][static_cast<std::size_t>(r)];
+          if (clean && row[static_cast<std::size_t>(order[0])] > -infinity)
+            CHECK(static_cast<double>(lse) == doctest::Approx(exact_row(row).lse).epsilon(1e-5));
+          else
+            CHECK(std::isnan(lse));
+        }
+      }
+      CHECK(wrong == 0);
     }
 }
