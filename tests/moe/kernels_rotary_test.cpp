@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rotary positions: angles against the library's pow, cos and sin; rotation against float64; and where every
-// element of a head lands in the packed layout.
+// Rotary positions: angles against the library's pow, cos and sin; rotation against float64, of whole
+// sequences and of those that are split over ranks; and where every element of a head lands in the packed
+// layout.
 
 #include "kernels/rotary.hpp"
+#include "kernels/split_rotary.hpp"
 #include "reference/layers.hpp"
 #include "support/accuracy.hpp"
 #include "support/run_kernel.hpp"
@@ -97,5 +99,61 @@ TEST_CASE_TEMPLATE("packing turns heads as the reference does, and unpacking tur
           run_rows(level, tokens, moe::unpack_and_rotate_back{l, theta, rotate, keys},
                    all(std::as_const(packed)), back.out());
           CHECK(same_bits(back.values(), from_float));
+        }
+}
+
+TEST_CASE_TEMPLATE("rows of a split sequence turn by their places in it, as those of a whole one, bit by bit",
+                   T, float, bfloat16) {
+  const double theta = 1e4;
+  for (const auto level : cpu_levels())
+    for (const index_t context : {9, 16})
+      for (const index_t heads : {1, 6})
+        for (const index_t head_size : {2, 66}) {
+          const index_t sequences = 2, width = heads * head_size;
+          const auto x = random_values<T>(sequences * context * width, 8);
+          const moe::head_layout whole{context, heads, heads, head_size};
+          std::vector<T> packed(x.size());
+          run_rows(level, sequences * context, moe::rotate_and_pack{whole, theta, true, true},
+                   matrix<T>(sequences * context, width, x).in(), all(packed));
+          for (const int ranks : {1, 2, 3})
+            for (int rank = 0; rank < ranks; ++rank) {
+              CAPTURE(context);
+              CAPTURE(ranks);
+              CAPTURE(rank);
+              CAPTURE(head_size);
+              const auto split = plateau::sequence_split::balanced(context, ranks);
+              const index_t tokens = sequences * split.rows(rank);
+              std::vector<T> mine, expected;
+              for (index_t s = 0; s < sequences; ++s)
+                for (const index_t p : split.positions(rank))
+                  for (index_t h = 0; h < heads; ++h)
+                    for (index_t e = 0; e < head_size; ++e) {
+                      mine.push_back(
+                          x[static_cast<std::size_t>((s * context + p) * width + h * head_size + e)]);
+                      expected.push_back(
+                          packed[static_cast<std::size_t>(packed_at(whole, s * context + p, h, e, true))]);
+                    }
+              moe::rotate_split_rows kernel{moe::positions_of(split, rank), heads, head_size, theta, 1};
+              matrix<T> turned(tokens, width), back(tokens, width);
+              run_rows(level, tokens, kernel, matrix<T>(tokens, width, mine).in(), turned.out());
+              CHECK(same_bits(turned.values(), expected));
+              CHECK(turned.spare_untouched());
+              // Back, as the inverse that is tested above, given the same.
+              matrix<T> whole_back(sequences * context, width);
+              run_rows(level, sequences * context, moe::unpack_and_rotate_back{whole, theta, true, true},
+                       all(std::as_const(packed)), whole_back.out());
+              kernel.direction = -1;
+              run_rows(level, tokens, kernel, turned.in(), back.out());
+              const auto all_back = whole_back.values(), its_back = back.values();
+              index_t row = 0, wrong = 0;
+              for (index_t s = 0; s < sequences; ++s)
+                for (const index_t p : split.positions(rank)) {
+                  for (index_t i = 0; i < width; ++i)
+                    wrong += its_back[static_cast<std::size_t>(row * width + i)] !=
+                             all_back[static_cast<std::size_t>((s * context + p) * width + i)];
+                  ++row;
+                }
+              CHECK(wrong == 0);
+            }
         }
 }
