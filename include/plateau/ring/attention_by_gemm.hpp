@@ -22,11 +22,16 @@ namespace plateau::inline v0 {
 
 namespace detail {
 
-// The keys that are at a rank, and the sums of their gradients; rows as in the sub-block.
+// The keys that are at a rank, and the sums of their gradients: in the rows of the sub-block, or where the
+// caller has them.
 template <class T> struct attention_keys {
   tile<const T> k, v;
   view<const unsigned char> hidden;
-  tile<float> dk, dv;
+  bool at_home = false, sums_at_home = false;
+  tile<float> dk{}, dv{};
+
+  index_t row(const attention_piece& p) const { return at_home ? p.local_row : p.block_row; }
+  index_t sums_row(const attention_piece& p) const { return sums_at_home ? p.local_row : p.block_row; }
 };
 
 template <class Backend, class T> struct attention_products {
@@ -45,10 +50,9 @@ template <class Backend, class T> struct attention_products {
     tile<float> sums;
   };
 
-  // states and sums += what these queries see of the pieces, whose rows begin at row_of(piece).
-  template <class RowOf>
+  // states and sums += what these queries see of the pieces.
   void forward(stream& s, const attention_queries& queries, const tile_rows& at,
-               std::span<const attention_piece> pieces, const attention_keys<T>& keys, RowOf row_of) {
+               std::span<const attention_piece> pieces, const attention_keys<T>& keys) {
     each_heads([&](index_t h, index_t n) {
       const batch b{*this, queries, h, n};
       const tile_batch<const T> q = b.packed(s, at.q, memory.queries);
@@ -56,7 +60,7 @@ template <class Backend, class T> struct attention_products {
       const view<online_lse> states = memory.states.sub(0, b.all());
       bool first = true;
       each_tile(queries, pieces, [&](const attention_piece& p, index_t row, const attention_tile_mask& mask) {
-        const index_t count = mask.keys.rows, from = row_of(p) + row;
+        const index_t count = mask.keys.rows, from = keys.row(p) + row;
         const tile_batch<float> scores = b.tiles(memory.scores, count);
         backend.gemm(s, transpose::no, transpose::yes, plan.shape.scale(), in(q),
                      in(b.keys(keys.k, from, count)), 0.0F, out(scores), memory.scratch);
@@ -88,9 +92,8 @@ template <class Backend, class T> struct attention_products {
   }
 
   // sums += the gradients of these queries, and those of the keys += theirs.
-  template <class RowOf>
   void backward(stream& s, const attention_queries& queries, const tile_rows& at,
-                std::span<const attention_piece> pieces, const attention_keys<T>& keys, RowOf row_of) {
+                std::span<const attention_piece> pieces, const attention_keys<T>& keys) {
     each_heads([&](index_t h, index_t n) {
       const batch b{*this, queries, h, n};
       const tile_batch<const T> q = b.packed(s, at.q, memory.queries),
@@ -98,7 +101,8 @@ template <class Backend, class T> struct attention_products {
       const tile_batch<float> sums = b.tiles(memory.tile_sums, plan.shape.head_size);
       bool first = true;
       each_tile(queries, pieces, [&](const attention_piece& p, index_t row, const attention_tile_mask& mask) {
-        const index_t count = mask.keys.rows, from = row_of(p) + row;
+        const index_t count = mask.keys.rows, from = keys.row(p) + row;
+        const index_t to = keys.sums_row(p) + row;
         const float scale = plan.shape.scale();
         const tile_batch<const T> k = b.keys(keys.k, from, count), v = b.keys(keys.v, from, count);
         const tile_batch<float> scores = b.tiles(memory.scores, count),
@@ -120,9 +124,9 @@ template <class Backend, class T> struct attention_products {
           backend.launch(s, rows{b.all()}, gradient, in(scores), in(dshares), hidden, states, in(at.dots),
                          out(shares), out(dscores));
         }
-        multiply(s, transpose::yes, 1.0F, shares, upstream, b.sums_of_keys(keys.dv, from, count), false);
+        multiply(s, transpose::yes, 1.0F, shares, upstream, b.sums_of_keys(keys.dv, to, count), false);
         multiply(s, transpose::no, scale, dscores, k, sums, first);
-        multiply(s, transpose::yes, scale, dscores, q, b.sums_of_keys(keys.dk, from, count), false);
+        multiply(s, transpose::yes, scale, dscores, q, b.sums_of_keys(keys.dk, to, count), false);
         first = false;
       });
       if (first) return;

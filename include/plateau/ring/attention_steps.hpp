@@ -61,16 +61,11 @@ template <class Backend, class T, class Kernel> struct attention_step {
     }
   }
   attention_keys<T> keys_of(const ring_step& at, const ring_block& payload) const {
-    if (plan.alone()) return {in.k, in.v, in.hidden_keys, {}, {}};
+    if (plan.alone()) return {in.k, in.v, in.hidden_keys, true};
     const index_t cols = shape().key_columns();
-    return {payload.template as_rows<T>(0, at.rows, cols),
-            payload.template as_rows<T>(1, at.rows, cols),
-            shape().hidden_keys ? payload.template as<unsigned char>(2, at.rows) : view<unsigned char>{},
-            {},
-            {}};
+    return {payload.template as_rows<T>(0, at.rows, cols), payload.template as_rows<T>(1, at.rows, cols),
+            shape().hidden_keys ? payload.template as<unsigned char>(2, at.rows) : view<unsigned char>{}};
   }
-  // Where the rows of a piece begin in what keys_of gives.
-  index_t row_of(const attention_piece& p) const { return plan.alone() ? p.local_row : p.block_row; }
 
   // f(queries) for all queries of this rank.
   template <class F> void each_tile(F f) { each_queries(shape(), *in.split, documents(), rank, f); }
@@ -80,7 +75,7 @@ template <class Backend, class T, class Kernel> struct attention_step {
   // A block for a kernel of the user's: keys from `row` of the piece on.
   attention_block<T> block(const attention_queries& q, const attention_keys<T>& keys,
                            const attention_piece& p, index_t row, const attention_tile_mask& mask) const {
-    const index_t first = row_of(p) + row, n = mask.keys.rows;
+    const index_t first = keys.row(p) + row, n = mask.keys.rows;
     const attention_shape& z = shape();
     return {in.q.row_block(q.local_row, q.positions.rows),
             keys.k.row_block(first, n),
@@ -118,8 +113,7 @@ struct attention_forward : attention_step<Backend, T, Kernel> {
       const view<online_lse> states = this->states_at(q);
       if constexpr (plan_type::by_gemm) {
         attention_products<Backend, T>{this->backend, this->plan, this->memory}.forward(
-            s, q, {this->in.q.row_block(q.local_row, n), {}, states, {}, sums}, pieces, keys,
-            [this](const attention_piece& p) { return this->row_of(p); });
+            s, q, {this->in.q.row_block(q.local_row, n), {}, states, {}, sums}, pieces, keys);
       } else {
         const attention_shape& z = this->shape();
         const tile<T> result = as_matrix(this->memory.results, n, z.query_columns());
@@ -167,7 +161,7 @@ struct attention_backward : attention_step<Backend, T, Kernel> {
     attention_keys<T> keys = this->keys_of(at, payload);
     const bool home = this->plan.key_gradients_at_home();
     if constexpr (plan_type::wide)
-      if (home) keys.dk = to.dk, keys.dv = to.dv;
+      if (home) keys.dk = to.dk, keys.dv = to.dv, keys.sums_at_home = true;
     if (!home) {
       keys.dk = carried(carry, 0, at.rows), keys.dv = carried(carry, 1, at.rows);
       this->clear(s, keys.dk);
@@ -182,8 +176,7 @@ struct attention_backward : attention_step<Backend, T, Kernel> {
       if constexpr (plan_type::by_gemm) {
         const view<const float> dot = dots.sub(q.local_row * this->shape().heads, states.n);
         attention_products<Backend, T>{this->backend, this->plan, this->memory}.backward(
-            s, q, {part(this->in.q), part(upstream), states, dot, sums}, pieces, keys,
-            [this](const attention_piece& p) { return this->row_of(p); });
+            s, q, {part(this->in.q), part(upstream), states, dot, sums}, pieces, keys);
       } else {
         const tile<float> lses = as_matrix(this->memory.logarithms, this->shape().heads, n);
         bool first = true;
@@ -191,7 +184,7 @@ struct attention_backward : attention_step<Backend, T, Kernel> {
           if (first)
             this->backend.launch(s, elements{states.n}, attention_logarithms{}, in(states), out(lses));
           first = false;
-          const index_t from = this->row_of(p) + row, keys_seen = mask.keys.rows;
+          const index_t from = keys.sums_row(p) + row, keys_seen = mask.keys.rows;
           this->kernel.backward(this->backend, s, this->block(q, keys, p, row, mask), part(result),
                                 tile<const float>(lses), part(upstream), sums,
                                 keys.dk.row_block(from, keys_seen), keys.dv.row_block(from, keys_seen),
