@@ -234,6 +234,10 @@ inline void add_flags(CLI::App& app, options& o) {
              });
   flags.flag("--perturb", "X[,SEED]", "every cost times 1 - X to 1 + X, by chance", "0",
              [&o](const std::string& text) { parse_perturb("--perturb", text, o); });
+  app.add_flag("--growth", o.growth,
+               "also tell the bytes for each more token, layer, ...,\nbeside those with nothing flattened")
+      ->group("Dry run: peaks and time of a step without data, on a machine that need not be here")
+      ->disable_flag_override();
 
   flags.group("Files");
   flags.path("--data", o.data, "text or llm.c tokens; else the system's licence texts");

@@ -5,6 +5,8 @@
 #include "cuda_runs.hpp"
 #include "dry_report.hpp"
 #include "dry_training.hpp"
+#include "growth.hpp"
+#include "growth_report.hpp"
 #include "hardware_file.hpp"
 #include "mpi_place.hpp"
 #include "mpi_start.hpp"
@@ -93,6 +95,10 @@ int run_dry(const moe::options& o, std::ostream& out) {
   moe::run_result result = predict(job);
   out << moe::prediction_text(result) << moe::dispatch_line(result) << '\n'
       << moe::peak_table(result) << std::flush;
+  if (o.growth) {
+    result.growth = moe::growth_of(o, text.vocabulary, predict);
+    out << '\n' << moe::growth_text(*result.growth) << std::flush;
+  }
   write_files(o, result);
   if (!out) throw moe::output_error("standard output: writing what the run came to failed");
   return result.prediction->found == 0 && result.prediction->trouble.empty() ? 0 : 1;

@@ -100,6 +100,7 @@ inline void check_dry_run(const options& o) {
     refuse(o.check_order.has_value(), "--check-order", only);
     refuse(o.perturb != 0, "--perturb", only);
     refuse(o.dry_step != 1, "--dry-step", only);
+    refuse(o.growth, "--growth", only);
     return;
   }
   if (!o.routing.forced())

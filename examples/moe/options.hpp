@@ -143,6 +143,7 @@ struct options {
   std::optional<bool> check_order;     // of a dry run's streams; on where it is not given
   double perturb = 0;                  // every cost of a dry run times 1 +- this
   std::uint64_t perturb_seed = 0;
+  bool growth = false; // a dry run also says what memory grows with
 
   std::string data, weights, resume, save, json; // paths; empty: not given
   std::string trace, svg, record_routing;        // the same

@@ -150,6 +150,25 @@ inline nlohmann::ordered_json prediction_json(const run_result& result) {
       {"perturb_seed", result.config.perturb_seed}};
 }
 
+// Bytes that doubling one thing adds to the peaks; null where there is no such run.
+inline nlohmann::ordered_json growth_json(const growth_table& table) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const growth_row& row : table.rows) {
+    const auto side = [&](const growth_pair& p) -> nlohmann::ordered_json {
+      if (!row.impossible.empty()) return nullptr;
+      nlohmann::ordered_json tags = nlohmann::ordered_json::object();
+      for (const auto& [tag, bytes] : p.doubled.tags) tags[tag] = p.added(tag);
+      return {{"total", p.added()}, {"tags", std::move(tags)}};
+    };
+    rows.push_back({{"kind", name_of(row.kind)},
+                    {"step", row.step},
+                    {"units", detail::whole(row.units)},
+                    {"added", side(row.given)},
+                    {"added_with_none", side(row.none)}});
+  }
+  return rows;
+}
+
 inline nlohmann::ordered_json result_json(const run_result& result) {
   using json = nlohmann::ordered_json;
   json peaks = json::array();
@@ -202,6 +221,7 @@ inline nlohmann::ordered_json result_json(const run_result& result) {
                    {"driver", result.gpus->driver},
                    {"runtime", result.gpus->runtime}};
   if (result.prediction) all["dry_run"] = prediction_json(result);
+  if (result.growth) all["growth"] = growth_json(*result.growth);
   return all;
 }
 

@@ -6,6 +6,7 @@
 
 #include "corpus.hpp"
 #include "dispatch_summary.hpp"
+#include "growth_table.hpp"
 #include "options.hpp"
 
 #include <plateau/dry_run/hardware.hpp>
@@ -94,6 +95,7 @@ struct run_result {
   std::vector<peak_record> evaluation;       // the same
   std::optional<dispatch_summary> dispatch;  // of rank 0 in training, where it goes by rounds
   std::optional<moe::prediction> prediction; // of a dry run, which has no losses
+  std::optional<growth_table> growth;        // of a dry run that was asked for it
   std::optional<plateau::trace> trace;       // where one was asked for
   std::optional<gpu_summary> gpus;           // with --backend cuda
   // Where the trace's names lie, if they are not the program's own.
