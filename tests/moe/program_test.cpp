@@ -435,6 +435,57 @@ TEST_CASE("exact bytes: --dry-run has the peaks of a real run, per rank, tag and
   }
 }
 
+TEST_CASE("exact bytes: --growth has the differences of real runs, tag by tag, for tokens and for layers") {
+  if (program_missing()) return;
+  const workplace at;
+  const std::string shape = "--routing hot:0.75,1 --dtype bf16 --stop-after 1 ",
+                    flat =
+                        "--flatten all --dispatch-cap 8 --vocabulary-tile 8x16 --hop-rows 8 --bucket 1KiB ";
+  const json growth = at.results(shape + flat + "--dry-run --hardware h200 --growth").at("growth");
+  // Of the rank that holds most: of a tag, or of all together.
+  const auto highest = [](const json& run, const std::string& tag) {
+    std::int64_t most = 0;
+    for (const json& peak : run.at(tag.empty() ? "peak_bytes_total" : "peaks"))
+      if (peak.at("space") == "device" && (tag.empty() || peak.at("tag") == tag))
+        most = std::max(most, peak.at("bytes").get<std::int64_t>());
+    return most;
+  };
+  const json real[] = {at.results(shape + flat), at.results(shape)};
+  const char* sides[] = {"added", "added_with_none"};
+  struct doubling {
+    const char *kind, *flags;
+    int units;
+  };
+  for (const doubling& each : {doubling{"token", "--context 16 ", 24}, doubling{"layer", "--layers 4 ", 2}}) {
+    CAPTURE(each.kind);
+    const auto row =
+        std::find_if(growth.begin(), growth.end(), [&](const json& r) { return r.at("kind") == each.kind; });
+    REQUIRE(row != growth.end());
+    CHECK(row->at("units") == each.units);
+    const json twice[] = {at.results(shape + flat + each.flags), at.results(shape + each.flags)};
+    for (int side = 0; side < 2; ++side) {
+      CAPTURE(sides[side]);
+      const json& added = row->at(sides[side]);
+      CHECK(added.at("total").get<std::int64_t>() == highest(twice[side], "") - highest(real[side], ""));
+      CHECK(added.at("tags").size() > 6);
+      for (const auto& [tag, bytes] : added.at("tags").items()) {
+        CAPTURE(tag);
+        CHECK(bytes.get<std::int64_t>() == highest(twice[side], tag) - highest(real[side], tag));
+      }
+    }
+    CHECK(row->at("added").at("total") < row->at("added_with_none").at("total"));
+  }
+  // What there is no run of is said, and the rest is shown.
+  const std::string counts = at.file("counts");
+  REQUIRE(at.train(shape + "--record-routing " + counts).status == 0);
+  const ending end =
+      at.train("--routing counts:" + counts + " --stop-after 1 --dry-run --hardware h200 --growth");
+  CAPTURE(end.err);
+  REQUIRE(end.status == 0);
+  CHECK(has(end.out, "  layer: there is no such run: "));
+  CHECK(has(end.out, "The next wall: "));
+}
+
 TEST_CASE("--backend cuda: a run on a GPU, or one line that says what is missing, and nothing written") {
   if (program_missing()) return;
   const workplace at;
@@ -596,6 +647,7 @@ TEST_CASE("bad input of a dry run: status 2, one line that names the flag, or th
   const std::vector<wrong> cases{
       {"--dry-run", {"--dry-run", "--routing"}},
       {"--dry-run --routing learned", {"--dry-run", "--routing"}},
+      {"--growth", {"--growth", "--dry-run"}},
       {on + at.file("no such file") + "'", {"no such file"}},
       {on + at.file("no json") + "'", {"no json: line 3"}},
       {on + at.file("array") + "'", {"array", "object"}},
