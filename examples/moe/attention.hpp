@@ -15,21 +15,33 @@
 #include <plateau/math.hpp>
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
+#include <plateau/working_set.hpp>
+#include <plateau/workspace.hpp>
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 namespace moe {
 
 // Attention over whole sequences of one length. Buffers are those of layer_buffers; everything is enqueued.
-template <class Backend, class T> class attention {
+template <class Backend, class Communicator, class T> class attention {
   using stream = typename Backend::stream;
 
  public:
-  attention(Backend& backend, const model_config& c)
+  // Its memory is the layer's buffers.
+  static pl::reservation reserve_for(const model_config&, const batch_limits&) { return {}; }
+
+  // Whole sequences need no other rank, nor a workspace.
+  attention(Backend& backend, Communicator*, pl::workspace<Backend>&, const model_config& c,
+            const batch_limits& b)
       : backend_(&backend), heads_{0, c.heads, c.kv_heads, c.head_size()}, theta_(c.rope_theta),
         tile_(c.attention),
-        score_scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_size())))) {}
+        score_scale_(static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_size())))) {
+    if (b.sequence_ranks != 1)
+      throw pl::config_error("model: this attention is over whole sequences, asked for those that " +
+                             std::to_string(b.sequence_ranks) + " ranks share");
+  }
 
   // From flat_query, flat_key, flat_value (before rotation) to `attended`; keeps query, key, value, maximum
   // and sum.

@@ -5,6 +5,7 @@
 // be flattened yet is as everyone has it.
 #pragma once
 
+#include "chosen_attention.hpp"
 #include "chosen_boundaries.hpp"
 #include "chosen_dispatch.hpp"
 #include "chosen_gradients.hpp"
@@ -15,6 +16,9 @@
 namespace moe {
 
 struct chosen_peaks : unflattened {
+  template <class Backend, class Communicator, class T>
+  using attention = chosen_attention<Backend, Communicator, T>;
+
   template <class Backend, class Communicator, class T>
   using dispatch = chosen_dispatch<Backend, Communicator, T>;
 

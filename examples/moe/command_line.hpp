@@ -112,6 +112,8 @@ inline void add_flags(CLI::App& app, options& o) {
              });
   flags.integer("--expert-parallel", o.expert_parallel, 1, 256,
                 "ranks that share one set of experts;\nelse 2 where that divides ranks and experts, or 1");
+  flags.integer("--sequence-parallel", o.sequence_parallel, 1, 256,
+                "ranks that share each sequence, with attention around\nthe ring of them");
   flags.choice("--backend", o.backend, backend_choice::host, backend_choice::cuda,
                "what computes: CPU threads, or GPUs (rank r on\nGPU r modulo their number)");
   flags.integer("--deadline", o.deadline_seconds, 1, 1'000'000,
@@ -137,6 +139,12 @@ inline void add_flags(CLI::App& app, options& o) {
   flags.flag("--attention-tile", "QxK", "positions of queries and keys in one tile of attention",
              fmt::format("{}x{}", o.attention_queries, o.attention_keys),
              [&o](const std::string& text) { parse_attention_tile("--attention-tile", text, o); });
+
+  flags.flag("--key-hop-rows", "ROWS",
+             "keys that move around the ranks of a sequence at a time,\nwith --sequence-parallel",
+             fmt::format("{}", o.sequence().hop_rows), [&o](const std::string& text) {
+               o.key_hop_rows = parse_integer("--key-hop-rows", text, 1, 1 << 24);
+             });
 
   flags.group("Training");
   flags.integer("--context", o.context, 1, 1 << 24, "tokens of a sequence");

@@ -7,6 +7,7 @@
 #include "model_config.hpp"
 #include "parameter_layout.hpp"
 #include "routing_scenario.hpp"
+#include "sequence_attention.hpp"
 #include "trainer.hpp"
 
 #include <plateau/digest.hpp>
@@ -94,6 +95,12 @@ class dry_routing {
           beside((rank + 1) % grid_.ranks, 8);
           beside((rank + grid_.ranks - 1) % grid_.ranks, 10);
         }
+        // So around those that share sequences.
+        if (const int s = settings_.sequence_parallel; s > 1) {
+          const int first = rank - rank % s;
+          beside(first + (rank + 1) % s, 12);
+          beside(first + (rank + s - 1) % s, 14);
+        }
         std::sort(met.begin(), met.end());
         plateau::digest d;
         d.add(key(rank));
@@ -121,6 +128,7 @@ class dry_routing {
           .add(rank / grid_.expert_parallel <
                layout.expert.elements() % (grid_.ranks / grid_.expert_parallel))
           .add(config_.balance_weight != 0 && rank < 2 * config_.experts % grid_.ranks);
+    if (settings_.sequence_parallel > 1) add_attention(own);
     for (index_t micro = 0; micro < settings_.accumulate; ++micro) {
       for (int rank = 0; rank < grid_.ranks; ++rank)
         own[static_cast<std::size_t>(rank)].add(settings_.own_sequences_of(micro, rank, grid_.ranks).size());
@@ -153,6 +161,20 @@ class dry_routing {
     return keys;
   }
 
+  // The rows and tiles of each rank of those that share a sequence.
+  void add_attention(std::vector<plateau::digest>& own) const {
+    const plateau::sequence_split split = settings_.dealing().split(settings_.context);
+    const plateau::attention_shape shape = sequence_shape(config_, settings_.limits(grid_.ranks));
+    std::vector<plateau::attention_work> work;
+    for (int r = 0; r < split.ranks(); ++r)
+      work.push_back(plateau::attention_work::of(shape, split, plateau::packed_documents(settings_.context),
+                                                 r, sizeof(float)));
+    for (std::size_t rank = 0; rank < own.size(); ++rank) {
+      const auto place = static_cast<int>(rank) % split.ranks();
+      const plateau::attention_work& w = work[static_cast<std::size_t>(place)];
+      own[rank].add(split.rows(place)).add(w.tiles).add(w.pairs);
+    }
+  }
   // A number for each expert group, of all rows that its ranks send: its rounds follow from them.
   std::vector<std::uint64_t> groups_of(const std::vector<std::vector<std::int64_t>>& all) const {
     std::vector<std::uint64_t> numbers;
@@ -168,9 +190,10 @@ class dry_routing {
   std::vector<std::int64_t> counts(int rank, index_t micro, index_t layer) const {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(config_.experts));
     const plateau::share_range own = settings_.own_sequences_of(micro, rank, grid_.ranks);
-    const plateau::token_range range{step_, rank, own.first * settings_.context,
+    const batch_dealing dealing = settings_.dealing();
+    const plateau::token_range range{step_, rank, dealing.first_token(own, rank, settings_.context),
                                      settings_.own_tokens_before(micro, rank, grid_.ranks),
-                                     own.size() * settings_.context};
+                                     own.size() * dealing.rows_of(rank, settings_.context)};
     forced_->scenario().counts(layer, range, rows);
     return rows;
   }

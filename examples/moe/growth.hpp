@@ -76,7 +76,8 @@ inline options doubled(const options& o, std::int64_t vocabulary, growth_row& ro
   case growth_kind::token:
     more.context =
         twice("--context", o.context,
-              d(batch_dealing{o.batch, o.accumulate, o.routing.shares}.largest(o.ranks) * o.context));
+              d(batch_dealing{o.batch, o.accumulate, o.routing.shares, o.sequence_parallel}.largest_tokens(
+                  o.ranks, o.context)));
     break;
   case growth_kind::layer:
     more.layers = twice("--layers", o.layers, d(o.layers));

@@ -2,11 +2,10 @@
 //
 // One transformer layer: attention and mixture of experts, each behind a norm and with a residual. Forward
 // keeps nothing but its input, which belongs to the caller; backward computes the forward again and then the
-// gradients. The layer is a template over its dispatch, so that another one takes its place without a change
-// here.
+// gradients. The layer is a template over its attention and its dispatch, so that others take their places
+// without a change here.
 #pragma once
 
-#include "attention.hpp"
 #include "kernels/norm.hpp"
 #include "layer_buffers.hpp"
 #include "parameters.hpp"
@@ -26,7 +25,7 @@ namespace moe {
 // The rank's part of a micro-batch.
 struct batch_part {
   index_t sequences = 0;
-  index_t context = 0;
+  index_t context = 0;   // tokens of each that this rank has
   pl::token_range range; // where its tokens are in the batch of the step
 
   index_t tokens() const { return sequences * context; }
@@ -37,16 +36,17 @@ struct balance_sums {
   pl::view<float> probability, load;
 };
 
-template <class Backend, class Dispatch, class T> class layer {
+template <class Backend, class Attention, class Dispatch, class T> class layer {
   using stream = typename Backend::stream;
   using plan_type = typename Dispatch::plan_type;
 
  public:
   using buffers = layer_memory<Backend, T, typename Dispatch::layer_part>;
 
-  layer(Backend& backend, Dispatch& dispatch, const model_config& c, const batch_limits& b,
-        const forced_routing* forced)
-      : backend_(&backend), dispatch_(&dispatch), config_(c), attention_(backend, c),
+  // Attention and dispatch must outlive it.
+  layer(Backend& backend, Attention& attention, Dispatch& dispatch, const model_config& c,
+        const batch_limits& b, const forced_routing* forced)
+      : backend_(&backend), attention_(&attention), dispatch_(&dispatch), config_(c),
         router_(backend, c, b, forced) {}
 
   // out = layer(x); x, out (tokens, hidden), not the same. `plan` becomes what backward needs. `sums` are
@@ -91,7 +91,7 @@ template <class Backend, class Dispatch, class T> class layer {
     const auto dattended = pl::as_matrix(buf.flat_query, n, w.output.cols);
     product(s, buf, dx, w.output, dattended, 0.0F);
     weight_gradient(s, buf, dx, attended, g.output);
-    attention_.backward(s, buf, part.sequences, part.context);
+    attention_->backward(s, buf, part.sequences, part.context);
     const auto normed = rows_of(buf.normed, part);
     const auto through = [&](pl::view<T> flat, pl::tile<T> weight, pl::tile<float> gradient, float beta) {
       const auto d = pl::as_matrix(flat, n, weight.rows);
@@ -121,7 +121,7 @@ template <class Backend, class Dispatch, class T> class layer {
     project(w.query, buf.flat_query);
     project(w.key, buf.flat_key);
     project(w.value, buf.flat_value);
-    attention_.forward(s, buf, part.sequences, part.context);
+    attention_->forward(s, buf, part.sequences, part.context);
     be.copy(s, pl::in(x), pl::out(residual));
     be.gemm(s, pl::transpose::no, pl::transpose::yes, 1.0F,
             pl::in(pl::as_matrix(buf.attended, n, w.output.cols)), pl::in(w.output), 1.0F,
@@ -164,9 +164,9 @@ template <class Backend, class Dispatch, class T> class layer {
   }
 
   Backend* backend_;
+  Attention* attention_;
   Dispatch* dispatch_;
   model_config config_;
-  attention<Backend, T> attention_;
   router<Backend, T> router_;
 };
 

@@ -10,6 +10,7 @@
 
 #include <plateau/gemm.hpp>
 #include <plateau/memory_source.hpp>
+#include <plateau/ring/online_lse.hpp>
 #include <plateau/scratch.hpp>
 #include <plateau/view.hpp>
 #include <plateau/working_set.hpp>
@@ -34,11 +35,12 @@ template <class Backend, class T> struct layer_buffers {
   pl::view<T> normed, residual, post_normed;    // (n, h)
   pl::view<T> flat_query, flat_key, flat_value; // (n, queries), (n, keys) twice; also their gradients
   pl::view<T> attended;                         // (n, queries)
-  pl::view<T> query, key, value;                // packed
-  pl::view<float> maximum, sum;                 // (n * heads), packed
-  pl::view<float> scores;                       // (batches, tile rows, tile keys)
-  pl::view<T> probabilities;                    // (batches, tile rows, tile keys)
-  pl::view<float> accumulator;                  // (batches, tile rows, head_size)
+  pl::view<T> query, key, value;                // packed; flat where ranks share a sequence
+  pl::view<pl::online_lse> states; // (n, heads), where ranks share a sequence; else the next five
+  pl::view<float> maximum, sum;    // (n * heads), packed
+  pl::view<float> scores;          // (batches, tile rows, tile keys)
+  pl::view<T> probabilities;       // (batches, tile rows, tile keys)
+  pl::view<float> accumulator;     // (batches, tile rows, head_size)
   pl::view<float> logits, router_probabilities; // (chunk, experts)
   pl::view<std::int32_t> ids;                   // (n, top_k)
   pl::view<float> gates;                        // (n, top_k)
@@ -47,6 +49,7 @@ template <class Backend, class T> struct layer_buffers {
   // Backward only
   pl::view<T> dnormed;                       // (n, h)
   pl::view<float> gain_terms;                // (n, h)
+  pl::view<T> turned_dquery, turned_dkey;    // (n, queries), (n, keys), where ranks share a sequence; else:
   pl::view<T> packed_output, packed_doutput; // packed as queries
   pl::view<float> dquery, dkey, dvalue;      // packed, fp32 accumulators
   pl::view<float> dots;                      // (n * heads), packed
@@ -65,6 +68,7 @@ template <class Backend, class T> struct layer_buffers {
     const index_t tile_rows = b.sequences * c.kv_heads * std::min(c.attention.queries, b.context) * group;
     const index_t tile = tile_rows * std::min(c.attention.keys, b.context);
     const index_t chunk = std::min(n, router_chunk);
+    const bool shared = b.sequence_ranks > 1; // then attention's own memory is the ring's
     normed = from.template device<T>("normalised input", n * h);
     residual = from.template device<T>("after attention", n * h);
     post_normed = from.template device<T>("normalised after attention", n * h);
@@ -75,11 +79,15 @@ template <class Backend, class T> struct layer_buffers {
     query = from.template device<T>("packed queries", n * queries);
     key = from.template device<T>("packed keys", n * keys);
     value = from.template device<T>("packed values", n * keys);
-    maximum = from.template device<float>("softmax maximum", n * c.heads);
-    sum = from.template device<float>("softmax sum", n * c.heads);
-    scores = from.template device<float>("score tile", tile);
-    probabilities = from.template device<T>("probability tile", tile);
-    accumulator = from.template device<float>("attention accumulator", tile_rows * d);
+    if (shared) {
+      states = from.template device<pl::online_lse>("softmax states", n * c.heads);
+    } else {
+      maximum = from.template device<float>("softmax maximum", n * c.heads);
+      sum = from.template device<float>("softmax sum", n * c.heads);
+      scores = from.template device<float>("score tile", tile);
+      probabilities = from.template device<T>("probability tile", tile);
+      accumulator = from.template device<float>("attention accumulator", tile_rows * d);
+    }
     logits = from.template device<float>("router logits", chunk * c.experts);
     router_probabilities = from.template device<float>("router probabilities", chunk * c.experts);
     ids = from.template device<std::int32_t>("expert of each route", n * c.top_k);
@@ -90,14 +98,19 @@ template <class Backend, class T> struct layer_buffers {
 
     dnormed = from.template device<T>("gradient of a normalised input", n * h);
     gain_terms = from.template device<float>("terms of a gain's gradient", n * h);
-    packed_output = from.template device<T>("packed attention output", n * queries);
-    packed_doutput = from.template device<T>("packed output gradient", n * queries);
-    dquery = from.template device<float>("query gradient", n * queries);
-    dkey = from.template device<float>("key gradient", n * keys);
-    dvalue = from.template device<float>("value gradient", n * keys);
-    dots = from.template device<float>("output times its gradient", n * c.heads);
-    dprobabilities = from.template device<float>("probability gradient tile", tile);
-    dscores = from.template device<T>("score gradient tile", tile);
+    if (shared) {
+      turned_dquery = from.template device<T>("gradient of turned queries", n * queries);
+      turned_dkey = from.template device<T>("gradient of turned keys", n * keys);
+    } else {
+      packed_output = from.template device<T>("packed attention output", n * queries);
+      packed_doutput = from.template device<T>("packed output gradient", n * queries);
+      dquery = from.template device<float>("query gradient", n * queries);
+      dkey = from.template device<float>("key gradient", n * keys);
+      dvalue = from.template device<float>("value gradient", n * keys);
+      dots = from.template device<float>("output times its gradient", n * c.heads);
+      dprobabilities = from.template device<float>("probability gradient tile", tile);
+      dscores = from.template device<T>("score gradient tile", tile);
+    }
     dlogits = from.template device<T>("router gradient", chunk * c.experts);
     dgates = from.template device<float>("gate gradients", n * c.top_k);
     token_offsets = from.template device<std::int64_t>("first use of each token", c.vocabulary + 1);
@@ -112,9 +125,11 @@ template <class Backend, class T> struct layer_buffers {
     scratch_need<Backend> need;
     need.template linear<T>(n, h, queries).template linear<T>(n, h, keys).template linear<T>(n, queries, h);
     need.template linear<T>(chunk, h, c.experts);
-    need.template gemm<T, T, float>(transpose::no, transpose::yes, tile_rows, tile_keys, d);
-    need.template gemm<T, T, float>(transpose::no, transpose::no, tile_rows, d, tile_keys);
-    need.template gemm<T, T, float>(transpose::yes, transpose::no, tile_keys, d, tile_rows);
+    if (b.sequence_ranks == 1) {
+      need.template gemm<T, T, float>(transpose::no, transpose::yes, tile_rows, tile_keys, d);
+      need.template gemm<T, T, float>(transpose::no, transpose::no, tile_rows, d, tile_keys);
+      need.template gemm<T, T, float>(transpose::yes, transpose::no, tile_keys, d, tile_rows);
+    }
     return need.group_by_key(n, c.vocabulary).column_sum(n, h).column_sum(chunk, c.experts).bytes();
   }
 };

@@ -19,6 +19,7 @@
 #include <plateau/collectives.hpp>
 #include <plateau/kernels.hpp>
 #include <plateau/memory_source.hpp>
+#include <plateau/ring/sequence_split.hpp>
 #include <plateau/workspace.hpp>
 
 #include <cstdint>
@@ -31,25 +32,29 @@ namespace moe {
 // Token sequences of context + 1 tokens each; what they point at must stay until the micro-batch has run.
 using token_sequences = std::vector<std::span<const std::int32_t>>;
 
-// Writes inputs and targets (sequences * context) of sequences; runs on the host, in stream order.
+// Writes inputs and targets (sequences * rows) of those positions of each sequence that are a rank's; runs on
+// the host, in stream order. A target is the next token of the sequence, whoever has it as an input.
 struct fill_tokens {
   token_sequences sequences;
+  std::vector<pl::position_range> positions;
 
   void operator()(pl::view<std::int32_t, pl::host_space> inputs,
                   pl::view<std::int32_t, pl::host_space> targets) const {
     index_t at = 0;
     for (const auto& tokens : sequences)
-      for (std::size_t i = 0; i + 1 < tokens.size(); ++i, ++at) {
-        inputs[at] = tokens[i];
-        targets[at] = tokens[i + 1];
-      }
+      for (const pl::position_range& own : positions)
+        for (auto i = static_cast<std::size_t>(own.first); i < static_cast<std::size_t>(own.end());
+             ++i, ++at) {
+          inputs[at] = tokens[i];
+          targets[at] = tokens[i + 1];
+        }
   }
 };
 
 // A micro-batch as one rank sees it.
 struct micro_batch {
-  token_sequences sequences; // the rank's own, perhaps none
-  index_t context = 0;
+  token_sequences sequences; // the rank's own, or those that it shares; perhaps none
+  index_t context = 0;       // of all of a sequence
   index_t first_token = 0;   // of the rank's own, counted over the whole batch of the step
   index_t first_of_rank = 0; // the same, counted over the rank's own tokens of the step
   std::int64_t step = 0;     // from 0, or plateau::evaluation_step
@@ -64,29 +69,31 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   using loss_type = typename Peaks::template loss<Backend, Communicator, T>;
   using boundaries_type = typename Peaks::template boundaries<Backend, T>;
   using gradients_type = typename Peaks::template gradients<Backend>;
-  using layer_type = layer<Backend, dispatch_type, T>;
+  using attention_type = typename Peaks::template attention<Backend, Communicator, T>;
+  using layer_type = layer<Backend, attention_type, dispatch_type, T>;
   using buffers = typename layer_type::buffers;
 
  public:
-  // Reserves everything but what the unflattened peaks allocate as they go. `world` and `group` (the expert
-  // group) must outlive the model. Throws config_error for an impossible shape, budget_exceeded.
+  // Reserves everything but what the unflattened peaks allocate as they go. `world`, `group` (the expert
+  // group) and `sequence` (the ranks that share each sequence, where the limits say some) must outlive the
+  // model. Throws config_error for an impossible shape, budget_exceeded.
   model(Backend& backend, Communicator& world, Communicator& group, const model_config& c, const rank_grid& g,
-        const batch_limits& b, const forced_routing* forced = nullptr)
+        const batch_limits& b, const forced_routing* forced = nullptr, Communicator* sequence = nullptr)
       : backend_(&backend), world_(&world), config_(c), grid_(g), limits_(b), layout_(c, g, world.rank()),
         weights_(backend, layout_, pl::tag::parameters), gradients_(backend, layout_, c),
         forward_set_(buffers::working_set(c, b, layer_pass::forward)),
         backward_set_(buffers::working_set(c, b, layer_pass::backward)),
         space_(backend, reservation(c, g, b)), dispatch_(backend, group, space_, c, g, b),
-        layer_(backend, dispatch_, c, b, forced), boundaries_(backend, c, b),
-        dx_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
+        attention_(backend, sequence, space_, c, b), layer_(backend, attention_, dispatch_, c, b, forced),
+        boundaries_(backend, c, b), dx_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
         final_normed_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
         losses_(backend.device(), b.tokens(), pl::tag::activations),
         tokens_(backend.device(), 2 * b.tokens(), pl::tag::activations),
         pinned_tokens_(backend.pinned(), 2 * b.tokens(), pl::tag::activations),
         balance_(backend.device(), 3 * c.experts, pl::tag::activations),
         reduce_scratch_(backend.device(), reduce_elements(world, c), pl::tag::activations),
-        sums_(backend.device(), 4, pl::tag::activations), plans_(static_cast<std::size_t>(c.layers)),
-        loss_(backend, world, space_, c, g, b) {
+        sums_(backend.device(), 4, pl::tag::activations), positions_(positions_of(sequence, b)),
+        plans_(static_cast<std::size_t>(c.layers)), loss_(backend, world, space_, c, g, b) {
     static_assert(pl::check_backend<Backend>() && pl::check_communicator<Communicator, Backend>());
   }
 
@@ -161,10 +168,13 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     boundaries_type& boundaries;
     ~pass_end() { boundaries.end_pass(); }
   };
-  // What is never open at the same time shares memory; a layer's buffers and its dispatch are open together.
+  // What is never open at the same time shares memory; a layer's buffers are open together with its attention
+  // and its dispatch in turn.
   static pl::reservation reservation(const model_config& c, const rank_grid& g, const batch_limits& b) {
     const auto of = [&](layer_pass pass) {
-      return pl::together(buffers::working_set(c, b, pass), dispatch_type::reserve_for(c, g, b, pass));
+      return pl::together(
+          buffers::working_set(c, b, pass),
+          pl::overlay(attention_type::reserve_for(c, b), dispatch_type::reserve_for(c, g, b, pass)));
     };
     return pl::overlay(of(layer_pass::forward), of(layer_pass::backward), loss_type::reserve_for(c, g, b));
   }
@@ -173,6 +183,13 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   static index_t reduce_elements(const Communicator& world, const model_config& c) {
     if (c.balance_weight == 0) return 0;
     return static_cast<index_t>(pl::reduce_scratch_bytes<float>(world.size(), reduce_options(c)));
+  }
+  // Those of this rank, where ranks share each sequence.
+  static std::vector<pl::position_range> positions_of(const Communicator* sequence, const batch_limits& b) {
+    if (b.sequence_ranks == 1) return {};
+    const auto split = pl::sequence_split::balanced(b.whole_context, b.sequence_ranks);
+    const auto chunks = split.chunks(sequence->rank());
+    return {chunks.begin(), chunks.end()};
   }
   void phase(const char* name) {
     backend_->device().meter().phase(name);
@@ -189,23 +206,28 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   // Tokens to the device.
   batch_part begin(stream& s, micro_batch& batch) {
     const auto sequences = static_cast<index_t>(batch.sequences.size());
+    const bool shared = limits_.sequence_ranks > 1;
+    std::vector<pl::position_range> own = positions_;
+    if (!shared) own.push_back({0, batch.context});
+    index_t rows = 0;
+    for (const pl::position_range& range : own) rows += range.rows;
     const batch_part part{
         sequences,
-        batch.context,
-        {batch.step, world_->rank(), batch.first_token, batch.first_of_rank, sequences * batch.context}};
-    bool whole = part.context <= limits_.context;
+        rows,
+        {batch.step, world_->rank(), batch.first_token, batch.first_of_rank, sequences * rows}};
+    bool whole = shared ? batch.context == limits_.whole_context : rows <= limits_.context;
     for (const auto& sequence : batch.sequences)
       whole = whole && static_cast<index_t>(sequence.size()) == batch.context + 1;
     if (!whole || part.tokens() > limits_.tokens())
       throw pl::config_error("model: a micro-batch of " + std::to_string(part.sequences) + " sequences of " +
                              std::to_string(batch.context) + " tokens, made for at most " +
                              std::to_string(limits_.tokens()) + " tokens and sequences of " +
-                             std::to_string(limits_.context) +
+                             std::to_string(shared ? limits_.whole_context : limits_.context) +
                              "; each span holds one token more, its last target");
     last_tokens_ = part.tokens();
     const auto pinned_inputs = pinned_tokens_.all().sub(0, part.tokens());
     const auto pinned_targets = pinned_tokens_.all().sub(limits_.tokens(), part.tokens());
-    backend_->host_task(s, fill_tokens{std::move(batch.sequences)}, pl::out(pinned_inputs),
+    backend_->host_task(s, fill_tokens{std::move(batch.sequences), std::move(own)}, pl::out(pinned_inputs),
                         pl::out(pinned_targets));
     backend_->copy(s, pl::in(pinned_inputs), pl::out(inputs(part)));
     backend_->copy(s, pl::in(pinned_targets), pl::out(targets(part)));
@@ -321,6 +343,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   pl::working_set forward_set_, backward_set_;
   pl::workspace<Backend> space_;
   dispatch_type dispatch_;
+  attention_type attention_;
   layer_type layer_;
   boundaries_type boundaries_;
   pl::device_buffer<T, Backend> dx_, final_normed_; // (tokens, hidden)
@@ -331,6 +354,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
       balance_; // probability sums, load, and what the recomputation adds (experts each)
   pl::device_buffer<unsigned char, Backend> reduce_scratch_;
   pl::device_buffer<double, Backend> sums_;              // losses, balance, and room for one addend
+  std::vector<pl::position_range> positions_;            // of a sequence, where ranks share it; else empty
   std::vector<typename dispatch_type::plan_type> plans_; // (layers): all that outlives a layer's forward
   loss_type loss_; // may have a stream of its own: goes before the memory that it reads
 };

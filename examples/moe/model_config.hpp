@@ -68,6 +68,11 @@ struct optimizer_settings {
   bool zero1 = false; // each rank keeps its shard of what several ranks hold
 };
 
+// How attention over a sequence that several ranks share goes about it; that over whole ones does not ask.
+struct sequence_settings {
+  index_t hop_rows = 1024; // of keys and values, that move around its ranks at a time
+};
+
 struct model_config {
   index_t layers = 2;
   index_t hidden = 128;
@@ -82,6 +87,7 @@ struct model_config {
   bool tied = false;        // the output projection is the embedding
   float balance_weight = 0; // of the load-balancing loss
   attention_tile_size attention{};
+  sequence_settings sequence{};
   flatten_set flatten{}; // for peaks that are chosen at run time (chosen_peaks.hpp)
   dispatch_settings dispatch{};
   loss_settings loss{};
@@ -104,7 +110,10 @@ struct rank_grid {
 // What one rank computes at most in one micro-batch.
 struct batch_limits {
   index_t sequences = 1; // on the rank that has most
-  index_t context = 128; // tokens of each
+  index_t context = 128; // tokens of each, where ranks share it of the part that is largest
+  // Where ranks share each sequence: how many, and the tokens of all of it.
+  int sequence_ranks = 1;
+  index_t whole_context = 0;
 
   index_t tokens() const { return sequences * context; }
 };

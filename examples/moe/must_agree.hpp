@@ -56,6 +56,8 @@ inline std::vector<named_value> must_agree(const training_job& job) {
   for (const auto& [key, value] : metadata_of(o, *job.text))
     all.emplace_back(key == text_digest_key ? "the text's digest (--data)" : "--" + key, value);
   add("expert-parallel", o.expert_ranks());
+  add("sequence-parallel", o.sequence_parallel);
+  add("key-hop-rows", o.sequence().hop_rows);
   add("backend", name_of(o.backend));
   add("gemm", name_of(o.gemm));
   add("attention-tile", fmt::format("{}x{}", o.attention_queries, o.attention_keys));

@@ -8,6 +8,8 @@
 #include "input_error.hpp"
 #include "options.hpp"
 
+#include <plateau/ring/attention_shape.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -21,14 +23,20 @@
 
 namespace moe {
 
+// How a run's sequences are dealt.
+inline batch_dealing dealing_of(const options& o) {
+  return {o.batch, o.accumulate, o.routing.shares, o.sequence_parallel};
+}
+
 namespace detail {
 
 // The largest array of activations on a rank: its elements, and the flags that they are the product of. In
 // double, since the flags allow more than 64 bits hold.
 inline std::pair<double, std::string_view> largest_activation(const options& o) {
   const auto d = [](std::int64_t n) { return static_cast<double>(n); };
-  const double sequences = d(batch_dealing{o.batch, o.accumulate, o.routing.shares}.largest(o.ranks));
-  const double tokens = sequences * d(o.context);
+  const batch_dealing dealing = dealing_of(o);
+  const double sequences = d(dealing.largest(o.ranks)), rows = d(dealing.split(o.context).most_rows());
+  const double tokens = sequences * rows;
   const double routes = tokens * d(o.top_k) * d(o.expert_ranks()); // where one rank gets all of its group
   const double scores = sequences * d(o.heads) * d(std::min(o.context, o.attention_queries)) *
                         d(std::min(o.context, o.attention_keys));
@@ -47,9 +55,10 @@ inline void check_routing(const options& o) {
   if (!o.routing.forced()) return;
   const forced_routing forced(o.routing, o.experts, o.top_k, o.layers, o.ranks);
   if (o.routing.file.empty()) return;
-  const batch_dealing dealing{o.batch, o.accumulate, o.routing.shares};
+  const batch_dealing dealing = dealing_of(o);
   for (std::int64_t rank = 0; rank < o.ranks; ++rank)
-    forced.check_tokens(rank, dealing.own_before(o.accumulate, rank, o.ranks) * o.context);
+    forced.check_tokens(rank,
+                        dealing.own_before(o.accumulate, rank, o.ranks) * dealing.rows_of(rank, o.context));
 }
 
 // What is written must not be what is read, nor be written twice.
@@ -113,6 +122,25 @@ inline void check_dry_run(const options& o) {
   refuse(!o.record_routing.empty(), "--record-routing", no_data);
 }
 
+// A sequence that ranks share.
+inline void check_sequence(const options& o) {
+  const std::int64_t s = o.sequence_parallel;
+  if (o.ranks % s != 0)
+    throw input_error{fmt::format("--sequence-parallel {}: expected a divisor of --ranks {}", s, o.ranks)};
+  if (s > 1 && o.context < 2 * s)
+    throw input_error{
+        fmt::format("--context {}: expected at least {}, twice --sequence-parallel {}: a rank has "
+                    "one part of the front and one of the back of each sequence",
+                    o.context, 2 * s, s)};
+  if (s > 1 && o.head_size() > plateau::attention_shape::most_head_size)
+    throw input_error{fmt::format("--heads {}: makes heads of {} (--hidden {}); expected at most {} with "
+                                  "--sequence-parallel",
+                                  o.heads, o.head_size(), o.hidden,
+                                  plateau::attention_shape::most_head_size)};
+  if (s == 1 && o.key_hop_rows)
+    throw input_error{"--key-hop-rows: expected only with --sequence-parallel above 1"};
+}
+
 // What goes only with a dispatch by rounds.
 inline void check_dispatch(const options& o) {
   const auto refuse = [](bool given, std::string_view flag, std::string_view only) {
@@ -170,7 +198,8 @@ inline void check(const options& o) {
   const auto at_most = [&](std::string_view small, std::int64_t a, std::string_view large, std::int64_t b) {
     require(a <= b, fmt::format("{} {}: expected at most {} {}", small, a, large, b));
   };
-  check_shares(o.routing, o.ranks);
+  check_sequence(o);
+  check_shares(o.routing, o.ranks / o.sequence_parallel);
   divides("--expert-parallel", o.expert_ranks(), "--ranks", o.ranks);
   divides("--expert-parallel", o.expert_ranks(), "--experts", o.experts);
   divides("--heads", o.heads, "--hidden", o.hidden);

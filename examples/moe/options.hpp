@@ -85,6 +85,7 @@ struct options {
   bool ranks_given = false; // else as many as processes, where ranks are processes
   communicator_choice communicator = communicator_choice::automatic; // what joins the ranks
   std::optional<std::int64_t> expert_parallel;                       // ranks that share one set of experts
+  std::int64_t sequence_parallel = 1;                                // ranks that share each sequence
   backend_choice backend = backend_choice::host;                     // what computes; ranks may share a GPU
   std::int64_t deadline_seconds = 60; // without progress of any rank, after which the run fails
 
@@ -114,6 +115,9 @@ struct options {
   gemm_choice gemm = gemm_choice::builtin;
 
   std::int64_t attention_queries = 64, attention_keys = 128; // positions in a tile of attention
+
+  std::optional<std::int64_t>
+      key_hop_rows; // of --sequence-parallel; the default is that of sequence_settings
 
   flatten_set flatten;
   // Of --flatten dispatch; the defaults are those of dispatch_settings.
@@ -155,6 +159,11 @@ struct options {
   // asked for what it need not have.
   std::string hardware_name() const {
     return hardware.value_or(backend == backend_choice::cuda ? "h200" : "this-host");
+  }
+  sequence_settings sequence() const {
+    sequence_settings s;
+    s.hop_rows = key_hop_rows.value_or(s.hop_rows);
+    return s;
   }
   dispatch_settings dispatch() const {
     dispatch_settings d;

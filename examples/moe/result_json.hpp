@@ -74,6 +74,7 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
     if (o.flatten.*row.member) flatten += (flatten.empty() ? "" : ",") + std::string{row.name};
   return {{"ranks", o.ranks},
           {"expert_parallel", o.expert_ranks()},
+          {"sequence_parallel", o.sequence_parallel},
           {"backend", name_of(o.backend)},
           {"deadline", o.deadline_seconds},
           {"layers", o.layers},
@@ -100,6 +101,7 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"seed", o.seed},
           {"dtype", name_of(o.dtype)},
           {"attention_tile", {o.attention_queries, o.attention_keys}},
+          {"key_hop_rows", o.sequence().hop_rows},
           {"gemm", name_of(o.gemm)},
           {"flatten", flatten.empty() ? "none" : flatten},
           {"dispatch", dispatch_json(o)},

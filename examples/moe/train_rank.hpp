@@ -39,6 +39,7 @@ inline training_settings settings_of(const options& o) {
   s.batch = o.batch;
   s.accumulate = o.accumulate;
   s.shares = o.routing.shares;
+  s.sequence_parallel = static_cast<int>(o.sequence_parallel);
   s.steps = o.steps;
   s.warmup = o.warmup_steps();
   s.learning_rate = o.learning_rate;

@@ -33,10 +33,11 @@ struct training_settings {
   index_t context = 128;
   index_t batch = 16;     // sequences of a step, over all ranks and micro-batches
   index_t accumulate = 1; // micro-batches of a step
-  pl::share_form shares;  // how the sequences of a micro-batch are dealt over the ranks
+  pl::share_form shares;  // how the sequences of a micro-batch are dealt over the ranks, or groups of them
   std::int64_t steps = 100, warmup = 10;
   double learning_rate = 3e-3; // the highest
   double final_share = 0.1;    // of it, at the last step
+  int sequence_parallel = 1;   // ranks that share each sequence; divides the ranks
 
   // Linear warm-up, then a cosine (Loshchilov & Hutter 2017). `step` counts from 0.
   double rate(std::int64_t step) const {
@@ -46,16 +47,18 @@ struct training_settings {
     const double low = learning_rate * final_share;
     return low + 0.5 * (learning_rate - low) * (1 + std::cos(std::numbers::pi * std::min(1.0, along)));
   }
-  // Sequences of one rank in one micro-batch, at most.
-  batch_limits limits(int ranks) const { return {dealing().largest(ranks), context}; }
-  batch_dealing dealing() const { return {batch, accumulate, shares}; }
+  // Sequences of one rank in one micro-batch, at most, and of each its part, at most.
+  batch_limits limits(int ranks) const {
+    return {dealing().largest(ranks), dealing().split(context).most_rows(), sequence_parallel, context};
+  }
+  batch_dealing dealing() const { return {batch, accumulate, shares, sequence_parallel}; }
   // The rank's own sequences of a micro-batch, counted over the step.
   pl::share_range own_sequences_of(index_t micro, int rank, int ranks) const {
     return dealing().own_of(micro, rank, ranks);
   }
   // Tokens of the rank in the micro-batches before `micro`; before `accumulate`, in the whole step.
   index_t own_tokens_before(index_t micro, int rank, int ranks) const {
-    return dealing().own_before(micro, rank, ranks) * context;
+    return dealing().own_before(micro, rank, ranks) * dealing().rows_of(rank, context);
   }
 };
 
@@ -82,14 +85,22 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
         group_(world.split(world.rank() / g.expert_parallel, world.rank())),
         replicas_(world.split(world.rank() % g.expert_parallel, world.rank())),
         stream_(backend.make_stream("main")) {
+    if (const int s = settings.sequence_parallel; s != 1) {
+      if (s < 1 || g.ranks % s != 0)
+        throw pl::config_error("trainer: " + std::to_string(s) +
+                               " ranks are to share each sequence; expected a divisor of the " +
+                               std::to_string(g.ranks) + " ranks");
+      sequence_.emplace(world.split(world.rank() / s, world.rank()));
+    }
     if (c.flatten.optimizer) alone_.emplace(world.split(world.rank(), 0));
     std::optional<pl::failure> mine;
     try {
-      pl::check_shares(settings.shares, g.ranks);
+      pl::check_shares(settings.shares, g.ranks / settings.sequence_parallel);
       if (forced != nullptr)
         forced->scenario().check_tokens(
             world.rank(), settings.own_tokens_before(settings.accumulate, world.rank(), g.ranks));
-      model_.emplace(backend, world, group_, c, g, settings.limits(g.ranks), forced);
+      model_.emplace(backend, world, group_, c, g, settings.limits(g.ranks), forced,
+                     sequence_ ? &*sequence_ : nullptr);
       optimizer_.emplace(backend, world, replicas_, alone_ ? *alone_ : replicas_, model_->layout(),
                          model_->weights(), settings.adamw, c);
       pinned_ = pl::pinned_buffer<double, Backend>(backend.pinned(), 2, pl::tag::other);
@@ -161,7 +172,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   void run_micro_batch(const token_sampler& sampler, std::int64_t step, index_t micro, step_so_far& done) {
     micro_batch batch = part_of(sampler, step, micro);
     batch.first_of_rank = done.own_tokens;
-    done.own_tokens += static_cast<index_t>(batch.sequences.size()) * batch.context;
+    done.own_tokens += static_cast<index_t>(batch.sequences.size()) *
+                       settings_.dealing().rows_of(world_->rank(), batch.context);
     model_->forward_backward(stream_, std::move(batch));
     add_own_routes(done.report);
     note_experts();
@@ -188,7 +200,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     model_->begin_step(stream_);
     for (index_t first = 0; first < sequences; first += round) {
       const index_t count = std::min(round, sequences - first);
-      const pl::share_range own = pl::share_of(settings_.shares, world_->rank(), world_->size(), count);
+      const pl::share_range own = settings_.dealing().own_of_all(count, world_->rank(), world_->size());
       micro_batch batch = batch_of({first + own.first, first + own.last}, count,
                                    [&](index_t i) { return sampler.held_out(i); });
       batch.step = pl::evaluation_step;
@@ -215,7 +227,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     d.add(forced == nullptr ? std::string_view{} : std::string_view(forced->text()));
     d.add(pl::share_code(s.shares));
     d.add(c.tied).add(bits(c.balance_weight)).add(c.attention.queries).add(c.attention.keys);
-    d.add(g.ranks).add(g.expert_parallel);
+    d.add(g.ranks).add(g.expert_parallel).add(s.sequence_parallel).add(c.sequence.hop_rows);
     d.add(c.flatten.dispatch).add(c.flatten.vocabulary).add(c.flatten.checkpoint).add(c.flatten.optimizer);
     d.add(c.dispatch.send_cap_rows).add(c.dispatch.receive_cap_rows).add(c.dispatch.slots);
     d.add(c.dispatch.placement).add(c.dispatch.foreign_experts);
@@ -248,6 +260,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
       if (is) text += name;
     add("ranks", g.ranks);
     add("expert-parallel", g.expert_parallel);
+    add("sequence-parallel", s.sequence_parallel);
     add("context", s.context);
     add("batch", s.batch);
     add("accumulate", s.accumulate);
@@ -269,7 +282,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     micro_batch batch;
     for (index_t i = own.first; i < own.last; ++i) batch.sequences.push_back(sequence(i));
     batch.context = settings_.context;
-    batch.first_token = own.first * settings_.context;
+    batch.first_token = settings_.dealing().first_token(own, world_->rank(), settings_.context);
     batch.group_tokens = count * settings_.context;
     batch.step_tokens = settings_.batch * settings_.context;
     return batch;
@@ -341,6 +354,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   rank_grid grid_;
   training_settings settings_;
   Communicator group_, replicas_;           // the expert group; the ranks that hold the same experts
+  std::optional<Communicator> sequence_;    // the ranks that share each sequence, where some do
   std::optional<Communicator> alone_;       // this rank, where the optimizer is flattened
   std::optional<model_type> model_;         // what may fail to be reserved is made before the vote
   std::optional<optimizer_type> optimizer_; // of the ranks, and goes before what it refers to

@@ -36,6 +36,7 @@ inline model_config model_of(const options& o, std::int64_t vocabulary) {
   c.rope_theta = o.rope_theta;
   c.balance_weight = static_cast<float>(o.balance_weight);
   c.attention = {o.attention_queries, o.attention_keys};
+  c.sequence = o.sequence();
   c.flatten = o.flatten;
   c.dispatch = o.dispatch();
   c.loss = o.loss();

@@ -6,6 +6,7 @@
 // configuration (chosen_peaks.hpp).
 #pragma once
 
+#include "attention.hpp"
 #include "boundaries_on_device.hpp"
 #include "dense_loss.hpp"
 #include "optimizer_on_device.hpp"
@@ -15,6 +16,10 @@
 namespace moe {
 
 struct unflattened {
+  // Attention over whole sequences: a rank's memory grows with them.
+  template <class Backend, class Communicator, class T>
+  using attention = moe::attention<Backend, Communicator, T>;
+
   // Expert dispatch: grows with tokens x routing skew.
   template <class Backend, class Communicator, class T>
   using dispatch = uncapped_dispatch<Backend, Communicator, T>;
