@@ -40,9 +40,9 @@ inline std::string growth_advice(const options& o, std::string_view tag) {
   if (tag == "parameters")
     return "experts on more ranks (--expert-parallel), or weights of half the bytes (--dtype bf16)";
   if (tag == "activations")
-    return "fewer tokens of a rank at a time: more micro-batches (--accumulate) or ranks, and a sequence "
-           "that "
-           "is too long by itself split over ranks";
+    return fmt::format("fewer tokens of a rank at a time: each sequence over {} (--sequence-parallel), more "
+                       "micro-batches (--accumulate) or more ranks for the same batch",
+                       o.sequence_parallel == 1 ? "several ranks" : "more ranks");
   return "a smaller shape";
 }
 
@@ -112,9 +112,12 @@ inline std::string slope_rows(const growth_table& table, const std::string& titl
     rows.push_back(std::move(cells));
   };
   for (const std::string& tag : tags)
-    line(tag, [&](const growth_pair& p, double units) {
-      return slope_text(static_cast<double>(p.added(tag)) / units);
-    });
+    if (std::any_of(table.rows.begin(), table.rows.end(), [&](const growth_row& row) {
+          return row.given.added(tag) != 0 || row.none.added(tag) != 0;
+        }))
+      line(tag, [&](const growth_pair& p, double units) {
+        return slope_text(static_cast<double>(p.added(tag)) / units);
+      });
   line("all together",
        [](const growth_pair& p, double units) { return slope_text(static_cast<double>(p.added()) / units); });
   line("grows fastest", [](const growth_pair& p, double) {
@@ -145,7 +148,7 @@ inline std::string growth_text(const growth_table& table) {
                       human_bytes(static_cast<std::uint64_t>(wall->given.at.total)),
                       human_bytes(static_cast<std::uint64_t>(wall->given.added())));
   if (!tag.empty())
-    text += fmt::format(". Of the tags {} grows fastest, by {}; what helps: {}", tag,
+    text += fmt::format(". The tag that grows fastest then is {}, by {}; what helps: {}", tag,
                         human_bytes(static_cast<std::uint64_t>(wall->given.added(tag))),
                         growth_advice(table.config, tag));
   return text + ".\n";
