@@ -6,18 +6,20 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
 namespace pl = plateau;
-using pl::index_t, pl::attention_mask, pl::sequence_split;
+using pl::index_t, pl::attention_mask, pl::sequence_split, pl::view, pl::tile;
 using support::attention_case, support::run_attention, support::values_of;
 
 namespace {
 
 using threads = support::on_threads<>;
 
-attention_case case_of(sequence_split split, attention_mask mask) {
+attention_case case_of(sequence_split split, attention_mask mask = attention_mask::causal) {
   attention_case c;
   c.split = std::move(split);
   c.shape.heads = 4;
@@ -28,10 +30,125 @@ attention_case case_of(sequence_split split, attention_mask mask) {
   c.shape.hop_rows = 16;
   return c;
 }
-template <class T> void check(const attention_case& c) {
+template <class T, class Kernel = pl::attention_by_gemm> void check(const attention_case& c) {
   const auto values = values_of<T>(c);
-  check_attention(c, values, run_attention<T>(c, values, threads{}));
+  check_attention(c, values, run_attention<T, Kernel>(c, values, threads{}));
 }
+
+// Uneven shards, some of them empty, in an order of their own.
+sequence_split uneven(index_t tokens, int ranks) {
+  const index_t a = tokens / 7, b = tokens / 2;
+  if (ranks == 1) return sequence_split::of(tokens, {{{b, tokens - b}, {0, b}}});
+  if (ranks == 2) return sequence_split::of(tokens, {{}, {{a, tokens - a}, {0, a}}});
+  std::vector<std::vector<pl::position_range>> chunks(static_cast<std::size_t>(ranks));
+  chunks[0] = {{b, 3}, {0, a}};
+  chunks[2] = {{a, b - a}, {b + 3, tokens - b - 3}};
+  return sequence_split::of(tokens, chunks);
+}
+
+// A kernel of a user's: a score at a time.
+struct score_and_mask {
+  pl::attention_tile_mask mask;
+  index_t heads, kv_heads, size;
+  float scale;
+
+  template <class Row> PLATEAU_HD float score(const Row* q, const Row* k) const {
+    float z = 0;
+    for (index_t e = 0; e < size; ++e) z += pl::widen(q[e]) * pl::widen(k[e]);
+    return z * scale;
+  }
+  PLATEAU_HD bool sees(index_t i, index_t j, view<const unsigned char> hidden) const {
+    const pl::attention_columns seen = mask.seen(i);
+    return j >= seen.first && j < seen.end && (hidden.n == 0 || hidden[j] == 0);
+  }
+  PLATEAU_HD index_t query_at(index_t h) const { return h * size; }
+  PLATEAU_HD index_t key_at(index_t h) const { return h / (heads / kv_heads) * size; }
+};
+// Over elements{queries x heads}.
+struct plain_forward {
+  score_and_mask of;
+  template <class T>
+  PLATEAU_HD void operator()(index_t n, tile<const T> q, tile<const T> k, tile<const T> v,
+                             view<const unsigned char> hidden, tile<T> out, tile<float> lse) const {
+    const index_t i = n / of.heads, h = n % of.heads;
+    pl::online_lse state;
+    for (index_t j = 0; j < k.rows; ++j)
+      if (of.sees(i, j, hidden))
+        state =
+            merge(state, pl::online_lse::of(of.score(q.row(i) + of.query_at(h), k.row(j) + of.key_at(h))));
+    for (index_t e = 0; e < of.size; ++e) {
+      float sum = 0;
+      for (index_t j = 0; j < k.rows; ++j)
+        if (of.sees(i, j, hidden))
+          sum += pl::exp(of.score(q.row(i) + of.query_at(h), k.row(j) + of.key_at(h)) - state.m) *
+                 pl::widen(v(j, of.key_at(h) + e));
+      out(i, of.query_at(h) + e) = pl::narrow<T>(state.s == 0 ? 77.0F : sum / state.s); // not looked at
+    }
+    lse(h, i) = state.s == 0 ? -std::numeric_limits<float>::infinity() : state.value();
+  }
+};
+// Over elements{queries x heads} for dq, elements{keys x kv_heads} for dk and dv.
+struct plain_backward {
+  score_and_mask of;
+  bool of_queries;
+
+  template <class T>
+  PLATEAU_HD void operator()(index_t n, tile<const T> q, tile<const T> k, tile<const T> v,
+                             view<const unsigned char> hidden, tile<const T> out, tile<const float> lse,
+                             tile<const T> dout, tile<float> dq, tile<float> dk, tile<float> dv) const {
+    const index_t group = of.heads / of.kv_heads;
+    const auto pair = [&](index_t i, index_t j, index_t h) {
+      if (!of.sees(i, j, hidden)) return;
+      const T* d = dout.row(i) + of.query_at(h);
+      const float share = pl::exp(of.score(q.row(i) + of.query_at(h), k.row(j) + of.key_at(h)) - lse(h, i));
+      float dshare = 0;
+      for (index_t e = 0; e < of.size; ++e)
+        dshare +=
+            pl::widen(d[e]) * (pl::widen(v(j, of.key_at(h) + e)) - pl::widen(out(i, of.query_at(h) + e)));
+      for (index_t e = 0; e < of.size; ++e) {
+        if (of_queries) {
+          dq(i, of.query_at(h) + e) += share * dshare * of.scale * pl::widen(k(j, of.key_at(h) + e));
+          continue;
+        }
+        dk(j, of.key_at(h) + e) += share * dshare * of.scale * pl::widen(q(i, of.query_at(h) + e));
+        dv(j, of.key_at(h) + e) += share * pl::widen(d[e]);
+      }
+    };
+    if (of_queries)
+      for (index_t j = 0; j < k.rows; ++j) pair(n / of.heads, j, n % of.heads);
+    else
+      for (index_t i = 0; i < q.rows; ++i)
+        for (index_t g = 0; g < group; ++g) pair(i, n / of.kv_heads, n % of.kv_heads * group + g);
+  }
+};
+struct plain_attention {
+  static index_t scratch_bytes(const pl::attention_shape& s) { return s.tile.queries; }
+  static void check(const pl::attention_shape& s) {
+    if (s.head_size > 64) throw pl::config_error("plain_attention: heads of up to 64");
+  }
+  template <class T> static score_and_mask about(const pl::attention_block<T>& b) {
+    return {b.mask, b.heads, b.kv_heads, b.head_size, b.score_scale};
+  }
+  template <class Backend, class T>
+  void forward(Backend& backend, typename Backend::stream& s, const pl::attention_block<T>& b, tile<T> out,
+               tile<float> lse, pl::scratch_view scratch) {
+    backend.launch(s, pl::elements{scratch.n}, pl::fill<unsigned char>{1}, pl::out(scratch));
+    backend.launch(s, pl::elements{b.q.rows * b.heads}, plain_forward{about(b)}, pl::in(b.q), pl::in(b.k),
+                   pl::in(b.v), pl::in(b.hidden_keys), pl::out(out), pl::out(lse));
+  }
+  template <class Backend, class T>
+  void backward(Backend& backend, typename Backend::stream& s, const pl::attention_block<T>& b,
+                tile<const T> out, tile<const float> lse, tile<const T> dout, tile<float> dq, tile<float> dk,
+                tile<float> dv, pl::scratch_view) {
+    for (const bool of_queries : {true, false})
+      backend.launch(s, pl::elements{of_queries ? b.q.rows * b.heads : b.k.rows * b.kv_heads},
+                     plain_backward{about(b), of_queries}, pl::in(b.q), pl::in(b.k), pl::in(b.v),
+                     pl::in(b.hidden_keys), pl::in(out), pl::in(lse), pl::in(dout), pl::inout(dq),
+                     pl::inout(dk), pl::inout(dv));
+  }
+};
+static_assert(pl::attention_tile_kernel<plain_attention, pl::host_backend, float>);
+static_assert(!pl::attention_tile_kernel<pl::attention_by_gemm, pl::host_backend, float>);
 
 } // namespace
 
@@ -40,7 +157,133 @@ TEST_CASE("1, 2, 3, 4, 8 ranks: outputs, states and gradients agree with one ran
     for (const int ranks : {1, 2, 3, 4, 8}) {
       CAPTURE(ranks);
       CAPTURE(static_cast<int>(mask));
-      check<float>(case_of(sequence_split::balanced(117, ranks), mask));
-      check<pl::bfloat16>(case_of(sequence_split::contiguous(117, ranks), mask));
+      check<float>(case_of(sequence_split::balanced(83, ranks), mask));
+      check<pl::bfloat16>(case_of(sequence_split::contiguous(83, ranks), mask));
+    }
+}
+
+TEST_CASE("documents across shards, more than a tile's mask holds, uneven and empty shards, hidden keys") {
+  for (const int ranks : {1, 2, 3, 4})
+    for (int i = 0; i < 8; ++i) {
+      CAPTURE(ranks);
+      CAPTURE(i);
+      attention_case c =
+          case_of(uneven(83, ranks), i % 2 == 0 ? attention_mask::causal : attention_mask::full);
+      c.seed = static_cast<std::uint64_t>(10 * ranks + i);
+      if (i < 4) c.cu_seqlens = {0, 0, 3, 40, 40, 41, 79, 83, 83};
+      if (i == 4 || i == 5) { // documents of one and two tokens
+        c.shape.tile = {40, 60, 2};
+        for (index_t p = 0; p < 83; p += 1 + p % 2) c.cu_seqlens.push_back(p);
+        c.cu_seqlens.push_back(83);
+      }
+      if (i == 2 || i == 3) c.spare = 3, c.skew = 1, c.agreed = true;
+      if (i == 1) c.shape.kv_heads = 4, c.shape.tile.kv_heads = 3;
+      if (i == 0) c.shape.heads = 6, c.shape.kv_heads = 1, c.shape.tile.kv_heads = 0, c.shape.head_size = 5;
+      if (i == 6 || i == 7) c.shape.hidden_keys = true, c.hide_every = 3, c.cu_seqlens = {0, 1, 2, 60, 83};
+      check<float>(c);
+      if (i % 2 == ranks % 2) check<pl::half>(c);
+    }
+}
+
+TEST_CASE("a row whose keys are all hidden has the output 0 and no gradient; an empty sequence is one too") {
+  attention_case c = case_of(sequence_split::balanced(30, 2));
+  c.shape.hidden_keys = true;
+  c.hide_every = 1;
+  for (const attention_mask mask : {attention_mask::causal, attention_mask::full}) {
+    c.shape.mask = mask;
+    const auto r = run_attention<float>(c, values_of<float>(c), threads{});
+    for (const auto* each : {&r.out, &r.dq, &r.dk, &r.dv})
+      for (const float x : *each) CHECK(x == 0.0F);
+    for (const pl::online_lse& state : r.states) CHECK(state.s == 0.0F);
+  }
+  for (const int ranks : {1, 3}) check<float>(case_of(sequence_split::contiguous(0, ranks)));
+  check<float>(case_of(sequence_split::contiguous(2, 4)));
+}
+
+TEST_CASE("scores that are more than 89 apart, in rising and in falling order around the ring") {
+  for (const int ranks : {1, 3})
+    for (const float sign : {1.0F, -1.0F}) {
+      CAPTURE(ranks);
+      CAPTURE(sign);
+      attention_case c = case_of(sequence_split::contiguous(60, ranks), attention_mask::full);
+      c.shape.kv_heads = c.shape.heads = 1;
+      c.shape.head_size = 4; // scale 1/2
+      c.shape.hop_rows = 7;
+      auto v = values_of<float>(c);
+      for (index_t i = 0; i < 60; ++i)
+        for (index_t e = 0; e < 4; ++e) {
+          const auto at = static_cast<std::size_t>(i * 4 + e);
+          v.q[at] = e == 0 ? 16.0F : 0.0F;
+          // Scores of 8 k: 96 apart every 7 keys, and the same between; the largest is 0.
+          const auto step = static_cast<float>(i / 7 * 12);
+          if (e == 0) v.k[at] = sign > 0 ? step - 96 : -step;
+        }
+      const auto r = run_attention<float>(c, v, threads{});
+      check_attention(c, v, r);
+      for (const float x : r.out) CHECK(pl::is_finite(x));
+    }
+}
+
+TEST_CASE("a NaN stays in its row") {
+  attention_case c = case_of(sequence_split::balanced(50, 3));
+  auto v = values_of<float>(c);
+  const auto clean = run_attention<float>(c, v, threads{});
+  const index_t row = 31 * c.shape.query_columns(), size = c.shape.head_size;
+  v.q[static_cast<std::size_t>(row + size)] = static_cast<float>(NAN); // of the second head
+  const auto r = run_attention<float>(c, v, threads{});
+  for (std::size_t i = 0; i < r.out.size(); ++i) {
+    const auto at = static_cast<index_t>(i);
+    const bool its = at >= row + size && at < row + 2 * size;
+    CHECK(pl::is_nan(r.out[i]) == its);
+    CHECK(pl::is_nan(r.dq[i]) == its);
+    if (!its) CHECK(r.out[i] == clean.out[i]);
+  }
+}
+
+TEST_CASE("a kernel of the user's that gives (out, lse) takes the place of the products") {
+  for (const int ranks : {1, 2, 3})
+    for (int i = 0; i < 4; ++i) {
+      CAPTURE(ranks);
+      CAPTURE(i);
+      attention_case c =
+          case_of(uneven(61, ranks), i % 2 == 0 ? attention_mask::causal : attention_mask::full);
+      if (i > 0) c.cu_seqlens = {0, 5, 5, 33, 61};
+      if (i > 1) c.shape.hidden_keys = true, c.hide_every = 2, c.cu_seqlens = {0, 1, 2, 33, 61};
+      check<float, plain_attention>(c);
+      check<pl::bfloat16, plain_attention>(c);
+    }
+  attention_case c = case_of(sequence_split::balanced(9, 2));
+  c.shape.head_size = 65;
+  CHECK_THROWS_WITH_AS((check<float, plain_attention>(c)),
+                       doctest::Contains("plain_attention: heads of up to 64"), pl::error);
+}
+
+TEST_CASE("work is even over ranks, and what a planner is told is what is done") {
+  for (const int ranks : {1, 2, 3, 4, 8})
+    for (int i = 0; i < 3; ++i) {
+      CAPTURE(ranks);
+      CAPTURE(i);
+      attention_case c = case_of(i == 2 ? uneven(256, ranks) : sequence_split::balanced(512, ranks));
+      if (i == 1) c.cu_seqlens = {0, 100, 101, 512};
+      if (i == 2) c.shape.hidden_keys = true, c.shape.mask = attention_mask::full;
+      c.shape.tile = {16, 16, 1};
+      c.shape.hop_rows = 32;
+      c.shape.tokens = c.split.most_rows();
+      const auto r = run_attention<float>(c, values_of<float>(c), threads{});
+      const pl::packed_documents documents(c.tokens(), c.cu_seqlens);
+      double most = 0, sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const auto at = static_cast<std::size_t>(rank);
+        const auto w = pl::attention_work::of(c.shape, c.split, documents, rank, sizeof(float));
+        CHECK(static_cast<double>(r.work[at].matrix_flops) == w.forward_flops + w.backward_flops);
+        CHECK(r.world[at].sent_bytes == w.forward_bytes + w.backward_bytes);
+        CHECK(w.steps == w.rounds * ranks);
+        CHECK(w.pairs >= c.split.visible_pairs(rank, documents, c.shape.mask));
+        CHECK(r.work[at].host_round_trips == 0);
+        CHECK(r.world[at].host_exchanges == 1);
+        most = std::max(most, w.forward_flops);
+        sum += w.forward_flops;
+      }
+      if (i == 0) CHECK(most <= 1.02 * sum / ranks);
     }
 }
