@@ -12,6 +12,7 @@
 #include <plateau/view.hpp>
 #include <plateau/working_set.hpp>
 
+#include <cstddef>
 #include <optional>
 
 namespace moe {
@@ -24,6 +25,11 @@ template <class Backend, class T> class boundaries_on_device {
   static std::optional<plateau::reservation> promised(const model_config&, const rank_grid&,
                                                       const batch_limits&) {
     return std::nullopt;
+  }
+
+  // What they hold all the time.
+  static plateau::reservation held_by(const model_config& c, const batch_limits& b) {
+    return {static_cast<std::size_t>((c.layers + 1) * b.tokens() * c.hidden) * sizeof(T), 0};
   }
 
   // Boundary l is the input of layer l; the last is the output of the last layer.

@@ -67,6 +67,9 @@ template <class Backend, class Communicator, class T> class capped_dispatch {
     return operation_type::reserve_for(shape_of(c, b), g.expert_parallel, expert_of(c));
   }
 
+  // What it holds all the time: nothing, the workspace lends it all.
+  static pl::reservation held_by(const model_config&) { return {}; }
+
   // `group` is the expert group; its exchanges run on a stream of the operator's own beside those given
   // below. `space` must have room whenever a function is called. Not a word passes between ranks: whoever
   // makes the model asks all of them.

@@ -22,6 +22,10 @@ template <class Backend, class T> class chosen_boundaries {
     return c.flatten.checkpoint ? flat_type::promised(c, g, b) : plain_type::promised(c, g, b);
   }
 
+  static plateau::reservation held_by(const model_config& c, const batch_limits& b) {
+    return c.flatten.checkpoint ? flat_type::held_by(c, b) : plain_type::held_by(c, b);
+  }
+
   chosen_boundaries(Backend& backend, const model_config& c, const batch_limits& b)
       : one_(c.flatten.checkpoint, backend, c, b) {}
 

@@ -52,6 +52,10 @@ template <class Backend, class Communicator, class T> class chosen_dispatch {
                               : plain_type::reserve_for(c, g, b, pass);
   }
 
+  static pl::reservation held_by(const model_config& c) {
+    return c.flatten.dispatch ? flat_type::held_by(c) : plain_type::held_by(c);
+  }
+
   chosen_dispatch(Backend& backend, Communicator& group, pl::workspace<Backend>& space, const model_config& c,
                   const rank_grid& g, const batch_limits& b)
       : one_(c.flatten.dispatch, backend, group, space, c, g, b) {}

@@ -22,6 +22,10 @@ template <class Backend> class chosen_gradients {
   using plain_type = resident_gradients<Backend>;
   using flat_type = flattened_gradients<Backend>;
 
+  static pl::reservation held_by(const parameter_layout& layout, const model_config& c) {
+    return c.flatten.optimizer ? flat_type::held_by(layout, c) : plain_type::held_by(layout, c);
+  }
+
   chosen_gradients(Backend& backend, const parameter_layout& layout, const model_config& c)
       : one_(c.flatten.optimizer, backend, layout, c) {}
 

@@ -24,6 +24,10 @@ template <class Backend, class Communicator, class T> class chosen_loss {
     return c.flatten.vocabulary ? flat_type::promised(c, g, b) : plain_type::promised(c, g, b);
   }
 
+  static pl::reservation grows_to(const model_config& c, const rank_grid& g, const batch_limits& b) {
+    return c.flatten.vocabulary ? flat_type::grows_to(c, g, b) : plain_type::grows_to(c, g, b);
+  }
+
   chosen_loss(Backend& backend, Communicator& world, pl::workspace<Backend>& space, const model_config& c,
               const rank_grid& g, const batch_limits& b)
       : one_(c.flatten.vocabulary, backend, world, space, c, g, b) {}

@@ -22,10 +22,21 @@ template <class Backend, class Communicator, class T> class chosen_optimizer {
   using weights_type = tensor_set<Backend, T>;
   using gradients_type = chosen_gradients<Backend>;
 
+  static bool flattens(const model_config& c) { return c.flatten.optimizer; }
+  static pl::reservation held_by(const parameter_layout& layout, const model_config& c, const rank_grid& g,
+                                 int rank) {
+    return c.flatten.optimizer ? flat_type::held_by(layout, c, g, rank)
+                               : plain_type::held_by(layout, c, g, rank);
+  }
+  static pl::reservation reserve_for(const parameter_layout& layout, const model_config& c,
+                                     const rank_grid& g) {
+    return c.flatten.optimizer ? flat_type::reserve_for(layout, c, g) : plain_type::reserve_for(layout, c, g);
+  }
+
   chosen_optimizer(Backend& backend, Communicator& world, Communicator& replicas, Communicator& alone,
-                   const parameter_layout& layout, const weights_type& weights, adamw_settings settings,
-                   const model_config& c)
-      : one_(c.flatten.optimizer, backend, world, replicas, alone, layout, weights, settings, c) {}
+                   pl::workspace<Backend>& space, const parameter_layout& layout, const weights_type& weights,
+                   adamw_settings settings, const model_config& c)
+      : one_(c.flatten.optimizer, backend, world, replicas, alone, space, layout, weights, settings, c) {}
 
   std::optional<pl::reservation> promise() const {
     return one_.visit([](const auto& o) -> std::optional<pl::reservation> { return o.promise(); });

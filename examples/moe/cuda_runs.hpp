@@ -5,6 +5,7 @@
 // CUDA.
 #pragma once
 
+#include "step_promise.hpp"
 #include "training_job.hpp"
 
 #include <optional>
@@ -13,6 +14,8 @@ namespace moe {
 
 run_result dry_run_cuda_fp32(const training_job& job);
 run_result dry_run_cuda_bf16(const training_job& job);
+step_promise promise_cuda_fp32(const training_job& job, int rank);
+step_promise promise_cuda_bf16(const training_job& job, int rank);
 
 #if defined(MOE_HAS_CUDA)
 // Throws plateau::backend_error with a sentence where there is no GPU that this program can use.

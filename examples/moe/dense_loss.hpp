@@ -45,6 +45,14 @@ template <class Backend, class Communicator, class T> class dense_loss {
     return std::nullopt;
   }
 
+  // What a loss allocates beside that, for as many tokens as there may be: logits, and in a 16-bit model
+  // their gradient.
+  static pl::reservation grows_to(const model_config& c, const rank_grid&, const batch_limits& b) {
+    return {static_cast<std::size_t>(b.tokens() * c.vocabulary) *
+                (sizeof(float) + (in_place ? 0 : sizeof(T))),
+            0};
+  }
+
   // Dense logits need no other rank. `space` must have room for the working set whenever the loss is
   // computed.
   dense_loss(Backend& backend, Communicator&, pl::workspace<Backend>& space, const model_config& c,

@@ -9,3 +9,9 @@ moe::run_result moe::dry_run_builtin_fp32(const training_job& job) {
 moe::run_result moe::dry_run_builtin_bf16(const training_job& job) {
   return run_dry_training<plateau::host_backend, plateau::bfloat16>(job);
 }
+moe::step_promise moe::promise_builtin_fp32(const training_job& job, int rank) {
+  return promise_of_job<plateau::host_backend, float>(job, rank);
+}
+moe::step_promise moe::promise_builtin_bf16(const training_job& job, int rank) {
+  return promise_of_job<plateau::host_backend, plateau::bfloat16>(job, rank);
+}

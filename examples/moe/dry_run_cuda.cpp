@@ -10,3 +10,9 @@ moe::run_result moe::dry_run_cuda_fp32(const training_job& job) {
 moe::run_result moe::dry_run_cuda_bf16(const training_job& job) {
   return run_dry_training<plateau::cuda_scratch, plateau::bfloat16>(job);
 }
+moe::step_promise moe::promise_cuda_fp32(const training_job& job, int rank) {
+  return promise_of_job<plateau::cuda_scratch, float>(job, rank);
+}
+moe::step_promise moe::promise_cuda_bf16(const training_job& job, int rank) {
+  return promise_of_job<plateau::cuda_scratch, plateau::bfloat16>(job, rank);
+}

@@ -97,6 +97,7 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   const auto run_rank = [&](plateau::dry_communicator& world) {
     backend_type backend(world);
     if (o.memory_limit_bytes) backend.device().meter().limit(*o.memory_limit_bytes);
+    expect_flattened<T>(backend, world, c, grid, settings, extras_of(job));
     set_phase(backend, "construction");
     trainer<backend_type, plateau::dry_communicator, T, chosen_peaks> train(backend, world, c, grid, settings,
                                                                             &forced);
@@ -127,12 +128,23 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   return result;
 }
 
+// What rank `rank` of the job holds at most, on the backend that the dry run stands for.
+template <class ScratchModel, class T> step_promise promise_of_job(const training_job& job, int rank) {
+  const options& o = job.config;
+  return step_promise_of<plateau::dry_run<ScratchModel>, plateau::dry_communicator, T, chosen_peaks>(
+      model_of(o, job.text->vocabulary), grid_of(o), settings_of(o), rank, extras_of(job));
+}
+
 // The instantiations, one translation unit each.
 run_result dry_run_builtin_fp32(const training_job& job);
 run_result dry_run_builtin_bf16(const training_job& job);
+step_promise promise_builtin_fp32(const training_job& job, int rank);
+step_promise promise_builtin_bf16(const training_job& job, int rank);
 #if defined(MOE_HAS_BLAS)
 run_result dry_run_blas_fp32(const training_job& job);
 run_result dry_run_blas_bf16(const training_job& job);
+step_promise promise_blas_fp32(const training_job& job, int rank);
+step_promise promise_blas_bf16(const training_job& job, int rank);
 #endif
 
 } // namespace moe

@@ -30,14 +30,21 @@ template <class Backend> class flattened_gradients {
       : layout_(&layout), homes_{home_type(backend.pinned(), layout.shared.elements(), pl::tag::gradients),
                                  home_type(backend.pinned(), layout.expert.elements(), pl::tag::gradients),
                                  home_type(backend.pinned(), layout.owned.elements(), pl::tag::gradients)},
-        store_(backend, parts()) {}
+        store_(backend, parts(layout, [&](group_kind kind, index_t from, index_t n) {
+                 return home(kind).sub(from, n);
+               })) {}
 
-  // The most that it holds.
-  pl::reservation promise() const {
-    pl::working_set set = store_type::working_set_of(parts());
-    for (const home_type& home : homes_) set.pinned<float>("sums of a group", home.size());
-    return pl::reserve(set);
+  // What they hold all the time, exactly.
+  static pl::reservation held_by(const parameter_layout& layout, const model_config&) {
+    const auto sizes = [](group_kind, index_t, index_t n) {
+      return pl::view<float, pl::host_space>{nullptr, n};
+    };
+    std::size_t sums = 0;
+    for (const parameter_group* group : layout.groups())
+      sums += static_cast<std::size_t>(group->elements()) * sizeof(float);
+    return {store_type::working_set_of(parts(layout, sizes)).device_bytes(), sums};
   }
+  pl::reservation promise() const { return held_by(*layout_, {}); }
 
   void begin_step(Backend&, stream&) { store_.begin_step(); }
   // Before anything of a micro-batch adds to embedding, final norm or head.
@@ -83,20 +90,22 @@ template <class Backend> class flattened_gradients {
 
  private:
   int ends() const { return static_cast<int>(layout_->layers.size()); }
-  // Of a group, from the beginning of one tensor to the end of another.
-  pl::view<float, pl::host_space> range(const parameter_group& group, int first, int last) const {
-    const index_t from = group[first].offset;
-    return home(group.kind()).sub(from, group[last].offset + group[last].elements() - from);
-  }
-  std::vector<pl::gradient_part> parts() const {
+  // cut(kind, from, n): elements of a group's sums.
+  template <class Cut> static std::vector<pl::gradient_part> parts(const parameter_layout& layout, Cut cut) {
+    // From the beginning of one tensor to the end of another.
+    const auto range = [&](const parameter_group& group, int first, int last) {
+      const index_t from = group[first].offset;
+      return cut(group.kind(), from, group[last].offset + group[last].elements() - from);
+    };
     std::vector<pl::gradient_part> all;
-    for (const layer_parameters& p : layout_->layers)
-      all.push_back({{range(layout_->shared, p.input_norm, p.router),
-                      range(layout_->expert, p.gate.front(), p.up.back())}});
-    const int last = static_cast<int>(layout_->shared.all().size()) - 1;
-    all.push_back({{range(layout_->shared, layout_->embedding, layout_->embedding),
-                    range(layout_->shared, layout_->final_norm, last), home(group_kind::owned)},
-                   true});
+    for (const layer_parameters& p : layout.layers)
+      all.push_back({{range(layout.shared, p.input_norm, p.router),
+                      range(layout.expert, p.gate.front(), p.up.back())}});
+    const int last = static_cast<int>(layout.shared.all().size()) - 1;
+    all.push_back(
+        {{range(layout.shared, layout.embedding, layout.embedding),
+          range(layout.shared, layout.final_norm, last), cut(group_kind::owned, 0, layout.owned.elements())},
+         true});
     return all;
   }
   // The views of a layer that is on the device.

@@ -39,30 +39,50 @@ template <class Backend, class Communicator, class T> class flattened_optimizer 
   using weights_type = tensor_set<Backend, T>;
   using gradients_type = flattened_gradients<Backend>;
 
+  static bool flattens(const model_config&) { return true; }
+  // What a rank's holds all the time, exactly.
+  static pl::reservation held_by(const parameter_layout& layout, const model_config& c, const rank_grid& g,
+                                 int rank) {
+    const std::array<int, 3> places{rank, rank / g.expert_parallel, 0};
+    return exactly(adamw_type::state_of(shape_of(layout, g.ranks, g.ranks / g.expert_parallel, c),
+                                        sizes(layout, g.ranks, g.ranks / g.expert_parallel), places));
+  }
+  // What it needs of a workspace during an update.
+  static pl::reservation reserve_for(const parameter_layout& layout, const model_config& c,
+                                     const rank_grid& g) {
+    return pl::reserve(adamw_type::working_set_of(shape_of(layout, g.ranks, g.ranks / g.expert_parallel, c),
+                                                  sizes(layout, g.ranks, g.ranks / g.expert_parallel),
+                                                  g.ranks));
+  }
+
   // `world`: all ranks; `replicas`: those that hold the same experts; `alone`: this rank. All must outlive
-  // it. Not a word passes between ranks.
+  // it, and `space`, which must have room whenever a function is called that is given a stream. Not a word
+  // passes between ranks.
   flattened_optimizer(Backend& backend, Communicator& world, Communicator& replicas, Communicator& alone,
-                      const parameter_layout& layout, const weights_type& weights, adamw_settings settings,
-                      const model_config& c)
+                      pl::workspace<Backend>& space, const parameter_layout& layout,
+                      const weights_type& weights, adamw_settings settings, const model_config& c)
       : backend_(&backend), world_(&world), replicas_(&replicas), layout_(&layout), weights_(&weights),
         settings_(settings),
         shape_(shape_of(layout, world.size(), replicas.size(), c)), tensors_{tensors_of(layout.shared),
                                                                              tensors_of(layout.expert),
                                                                              tensors_of(layout.owned)},
-        active_(elements_of(layout.expert)),
-        space_(backend, adamw_type::working_set_of(shape_, sizes(), world.size())),
+        active_(elements_of(layout.expert)), space_(&space),
+        lent_bytes_(
+            adamw_type::working_set_of(shape_, sizes(layout, world.size(), replicas.size()), world.size())
+                .device_bytes()),
         adamw_(backend, world,
                std::array<typename adamw_type::list, 3>{
                    {{&world, tensors_[0]}, {&replicas, tensors_[1]}, {&alone, tensors_[2]}}},
-               shape_, space_, pl::voting::left_to_caller) {
+               shape_, *space_, pl::voting::left_to_caller) {
     active_.set_all(false);
   }
 
   // The most that it holds.
   pl::reservation promise() const {
-    const int place = replicas_->rank();
-    return pl::together(adamw_type::working_set_of(shape_, sizes(), world_->size()),
-                        adamw_type::state_of(shape_, sizes(), std::array<int, 3>{world_->rank(), place, 0}));
+    const auto all = sizes(*layout_, world_->size(), replicas_->size());
+    const std::array<int, 3> places{world_->rank(), replicas_->rank(), 0};
+    return pl::together(adamw_type::working_set_of(shape_, all, world_->size()),
+                        exactly(adamw_type::state_of(shape_, all, places)));
   }
 
   // Zero moments; masters as they are.
@@ -100,7 +120,7 @@ template <class Backend, class Communicator, class T> class flattened_optimizer 
 
   // Elements that `fill(stream, first, to)` can be asked for at a time.
   index_t piece_elements() const {
-    return std::min(shape_.update.bucket_elements, static_cast<index_t>(space_.device_bytes() / 512 * 128));
+    return std::min(shape_.update.bucket_elements, static_cast<index_t>(lent_bytes_ / 512 * 128));
   }
   // The fp32 values of a parameter from its beginning, and with them the weights: fill(stream, first, to)
   // writes elements of it from `first` to device memory, piece by piece.
@@ -204,7 +224,7 @@ template <class Backend, class Communicator, class T> class flattened_optimizer 
   open_phase open_piece() {
     pl::working_set set(pl::tag::optimizer);
     set.device<float>("values of a parameter", piece_elements());
-    return {space_, set, piece_elements()};
+    return {*space_, set, piece_elements()};
   }
 
   static std::vector<pl::adamw_tensor> tensors_of(const parameter_group& group) {
@@ -243,12 +263,18 @@ template <class Backend, class Communicator, class T> class flattened_optimizer 
     shape.state = o.zero1 ? pl::adamw_state_of::own_shard : pl::adamw_state_of::all;
     return shape;
   }
-  std::array<pl::sharded_list, 3> sizes() const {
-    const auto size = [&](std::size_t i, int ranks) {
-      const parameter_group& group = *layout_->groups()[i];
-      return pl::sharded_list{ranks, group.elements(), static_cast<index_t>(tensors_[i].size())};
+  static std::array<pl::sharded_list, 3> sizes(const parameter_layout& layout, int ranks, int replicas) {
+    const auto size = [](const parameter_group& group, int of) {
+      return pl::sharded_list{of, group.elements(), static_cast<index_t>(group.all().size())};
     };
-    return {size(0, world_->size()), size(1, replicas_->size()), size(2, 1)};
+    return {size(layout.shared, ranks), size(layout.expert, replicas), size(layout.owned, 1)};
+  }
+  // Each line is a buffer of its own, which is not rounded up.
+  static pl::reservation exactly(const pl::working_set& set) {
+    pl::reservation sum;
+    for (const pl::memory_line& line : set)
+      (line.kind == pl::memory_kind::device ? sum.device_bytes : sum.pinned_bytes) += line.bytes;
+    return sum;
   }
 
   Backend* backend_;
@@ -259,7 +285,8 @@ template <class Backend, class Communicator, class T> class flattened_optimizer 
   pl::sharded_adamw_shape shape_;
   std::array<std::vector<pl::adamw_tensor>, 3> tensors_; // by group_kind
   pl::tensor_activity active_;                           // of the experts
-  pl::workspace<Backend> space_;
+  pl::workspace<Backend>* space_;
+  std::size_t lent_bytes_; // of it, to an update
   adamw_type adamw_;
 };
 

@@ -69,11 +69,39 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   using loss_type = typename Peaks::template loss<Backend, Communicator, T>;
   using boundaries_type = typename Peaks::template boundaries<Backend, T>;
   using gradients_type = typename Peaks::template gradients<Backend>;
+  using optimizer_type = typename Peaks::template optimizer<Backend, Communicator, T>;
   using attention_type = typename Peaks::template attention<Backend, Communicator, T>;
   using layer_type = layer<Backend, attention_type, dispatch_type, T>;
-  using buffers = typename layer_type::buffers;
 
  public:
+  using buffers = typename layer_type::buffers;
+
+  // What a layer is lent: its buffers, and beside them what attention and dispatch have in turn.
+  static pl::reservation layer_need(const model_config& c, const batch_limits& b, layer_pass pass,
+                                    pl::reservation dispatch) {
+    return pl::together(buffers::working_set(c, b, pass),
+                        pl::overlay(attention_type::reserve_for(c, b), dispatch));
+  }
+  // The workspace of a step. What is never open at the same time shares memory: forward, loss, backward and
+  // the optimizer's update.
+  static pl::reservation workspace_of(const parameter_layout& layout, const model_config& c,
+                                      const rank_grid& g, const batch_limits& b) {
+    const auto of = [&](layer_pass pass) {
+      return layer_need(c, b, pass, dispatch_type::reserve_for(c, g, b, pass));
+    };
+    return pl::overlay(of(layer_pass::forward), of(layer_pass::backward), loss_type::reserve_for(c, g, b),
+                       optimizer_type::reserve_for(layout, c, g));
+  }
+  // The activations that it holds all the time.
+  static pl::reservation held_by(const model_config& c, const rank_grid& g, const batch_limits& b) {
+    const auto tokens = static_cast<std::size_t>(b.tokens()), experts = static_cast<std::size_t>(c.experts);
+    const std::size_t of_a_token =
+        2 * static_cast<std::size_t>(c.hidden) * sizeof(T) + sizeof(float) + 2 * sizeof(std::int32_t);
+    return {tokens * of_a_token + 3 * experts * sizeof(float) +
+                static_cast<std::size_t>(reduce_elements(g.ranks, c)) + 4 * sizeof(double),
+            tokens * 2 * sizeof(std::int32_t)};
+  }
+
   // Reserves everything but what the unflattened peaks allocate as they go. `world`, `group` (the expert
   // group) and `sequence` (the ranks that share each sequence, where the limits say some) must outlive the
   // model. Throws config_error for an impossible shape, budget_exceeded.
@@ -83,7 +111,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
         weights_(backend, layout_, pl::tag::parameters), gradients_(backend, layout_, c),
         forward_set_(buffers::working_set(c, b, layer_pass::forward)),
         backward_set_(buffers::working_set(c, b, layer_pass::backward)),
-        space_(backend, reservation(c, g, b)), dispatch_(backend, group, space_, c, g, b),
+        space_(backend, workspace_of(layout_, c, g, b)), dispatch_(backend, group, space_, c, g, b),
         attention_(backend, sequence, space_, c, b), layer_(backend, attention_, dispatch_, c, b, forced),
         boundaries_(backend, c, b), dx_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
         final_normed_(backend.device(), b.tokens() * c.hidden, pl::tag::activations),
@@ -91,13 +119,15 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
         tokens_(backend.device(), 2 * b.tokens(), pl::tag::activations),
         pinned_tokens_(backend.pinned(), 2 * b.tokens(), pl::tag::activations),
         balance_(backend.device(), 3 * c.experts, pl::tag::activations),
-        reduce_scratch_(backend.device(), reduce_elements(world, c), pl::tag::activations),
+        reduce_scratch_(backend.device(), reduce_elements(world.size(), c), pl::tag::activations),
         sums_(backend.device(), 4, pl::tag::activations), positions_(positions_of(sequence, b)),
         plans_(static_cast<std::size_t>(c.layers)), loss_(backend, world, space_, c, g, b) {
     static_assert(pl::check_backend<Backend>() && pl::check_communicator<Communicator, Backend>());
   }
 
   const parameter_layout& layout() const { return layout_; }
+  // Lent to the optimizer while no micro-batch runs.
+  pl::workspace<Backend>& space() { return space_; }
   const model_config& config() const { return config_; }
   const tensor_set<Backend, T>& weights() const { return weights_; }
   const gradients_type& gradients() const { return gradients_; }
@@ -168,21 +198,11 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     boundaries_type& boundaries;
     ~pass_end() { boundaries.end_pass(); }
   };
-  // What is never open at the same time shares memory; a layer's buffers are open together with its attention
-  // and its dispatch in turn.
-  static pl::reservation reservation(const model_config& c, const rank_grid& g, const batch_limits& b) {
-    const auto of = [&](layer_pass pass) {
-      return pl::together(
-          buffers::working_set(c, b, pass),
-          pl::overlay(attention_type::reserve_for(c, b), dispatch_type::reserve_for(c, g, b, pass)));
-    };
-    return pl::overlay(of(layer_pass::forward), of(layer_pass::backward), loss_type::reserve_for(c, g, b));
-  }
   // Only the balance loss is summed over ranks here: two numbers for each expert.
   static pl::collective_options reduce_options(const model_config& c) { return {2 * c.experts}; }
-  static index_t reduce_elements(const Communicator& world, const model_config& c) {
+  static index_t reduce_elements(int ranks, const model_config& c) {
     if (c.balance_weight == 0) return 0;
-    return static_cast<index_t>(pl::reduce_scratch_bytes<float>(world.size(), reduce_options(c)));
+    return static_cast<index_t>(pl::reduce_scratch_bytes<float>(ranks, reduce_options(c)));
   }
   // Those of this rank, where ranks share each sequence.
   static std::vector<pl::position_range> positions_of(const Communicator* sequence, const batch_limits& b) {

@@ -8,6 +8,7 @@
 #include "growth.hpp"
 #include "growth_report.hpp"
 #include "hardware_file.hpp"
+#include "memory_limit.hpp"
 #include "mpi_place.hpp"
 #include "mpi_start.hpp"
 #include "must_agree.hpp"
@@ -92,6 +93,7 @@ int run_dry(const moe::options& o, std::ostream& out) {
   job.text = &text;
   moe::check(moe::model_of(o, text.vocabulary), moe::grid_of(o));
   job.machine = moe::machine_of("--hardware", o.hardware_name(), o.ranks);
+  moe::check_memory_limit(job);
   moe::run_result result = predict(job);
   out << moe::prediction_text(result) << moe::dispatch_line(result) << '\n'
       << moe::peak_table(result) << std::flush;
@@ -143,6 +145,7 @@ int run(const moe::options& o, moe::process_team& team) {
     job.first_step = from.first_step;
     job.out = &out;
     job.processes = team.world();
+    moe::check_memory_limit(job);
     // A launcher may give its processes a terminal though its own output goes to a file.
     job.terminal_width = job.processes != nullptr ? 0 : moe::terminal_width(json_on_output ? 2 : 1);
     if (team.size() > 1) alike = moe::must_agree(job);

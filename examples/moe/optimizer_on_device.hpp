@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -40,19 +41,31 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
   // Nothing is promised: it grows with the parameters.
   static std::optional<pl::reservation> promise() { return std::nullopt; }
 
-  // `world`: all ranks; `replicas`: the ranks that hold the same experts. All must outlive it.
+  static bool flattens(const model_config&) { return false; }
+  // What it holds all the time.
+  static pl::reservation held_by(const parameter_layout& layout, const model_config&, const rank_grid&, int) {
+    std::size_t bytes = sizeof(float); // the norm
+    for (const parameter_group* group : layout.groups())
+      bytes += static_cast<std::size_t>(group->elements()) * (separate_master ? 3 : 2) * sizeof(float) +
+               group->all().size() * (sizeof(std::int64_t) + sizeof(pl::adamw_factors));
+    return {bytes, 0};
+  }
+  // What it needs of a workspace during an update: first scratch of the sums, then the control block.
+  static pl::reservation reserve_for(const parameter_layout&, const model_config&, const rank_grid& g) {
+    return pl::overlay(sum_set(g.ranks, g.ranks / g.expert_parallel), control_set(g.ranks));
+  }
+
+  // `world`: all ranks; `replicas`: the ranks that hold the same experts. All must outlive it, and `space`,
+  // which must have room whenever a step is updated.
   optimizer_on_device(Backend& backend, Communicator& world, Communicator& replicas, Communicator&,
-                      const parameter_layout& layout, const weights_type& weights, adamw_settings settings,
-                      const model_config&)
+                      pl::workspace<Backend>& space, const parameter_layout& layout,
+                      const weights_type& weights, adamw_settings settings, const model_config&)
       : backend_(&backend), world_(&world), replicas_(&replicas), layout_(&layout), weights_(&weights),
         settings_(settings), tensors_(tensors_of(layout)), shared_(backend, layout.shared.elements()),
         expert_(backend, layout.expert.elements()), owned_(backend, layout.owned.elements()),
         steps_(backend.device(), static_cast<index_t>(tensors_.size()), pl::tag::optimizer),
         factors_(backend.device(), steps_.size(), pl::tag::optimizer),
-        norm_(backend.device(), 1, pl::tag::optimizer), space_(backend, control_set(world.size())),
-        control_(backend, world),
-        scratch_(backend.device(), static_cast<index_t>(scratch_bytes(world, replicas)), pl::tag::optimizer) {
-  }
+        norm_(backend.device(), 1, pl::tag::optimizer), space_(&space), control_(backend, world) {}
 
   // Zero moments; masters as they are.
   void reset(stream& s) {
@@ -66,9 +79,14 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
 
   // Sums the gradients over ranks, clips, and updates. `step` counts from 1.
   void update(stream& s, const gradients_type& gradients, double learning_rate, std::int64_t step) {
-    pl::all_reduce(*backend_, *world_, s, pl::inout(gradients.shared()), scratch_.all());
-    pl::all_reduce(*backend_, *replicas_, s, pl::inout(gradients.expert()), scratch_.all());
-    auto open = space_.open(control_set(world_->size()));
+    {
+      const pl::working_set set = sum_set(world_->size(), replicas_->size());
+      auto open = space_->open(set);
+      const auto scratch = open.template device<unsigned char>(static_cast<index_t>(set.begin()->bytes));
+      pl::all_reduce(*backend_, *world_, s, pl::inout(gradients.shared()), scratch);
+      pl::all_reduce(*backend_, *replicas_, s, pl::inout(gradients.expert()), scratch);
+    }
+    auto open = space_->open(control_set(world_->size()));
     pl::phase_source<Backend> source(open);
     const pl::gradient_control_memory m(source, world_->size());
     measure(s, m, gradients);
@@ -178,9 +196,11 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
   }
   // Gradients are summed over all ranks and over those with the same experts; a smaller group may need more,
   // since pieces are whole rows.
-  static std::size_t scratch_bytes(const Communicator& world, const Communicator& replicas) {
-    return std::max(pl::reduce_scratch_bytes<float>(world.size()),
-                    pl::reduce_scratch_bytes<float>(replicas.size()));
+  static pl::working_set sum_set(int ranks, int replicas) {
+    const std::size_t bytes =
+        std::max(pl::reduce_scratch_bytes<float>(ranks), pl::reduce_scratch_bytes<float>(replicas));
+    return pl::working_set(pl::tag::optimizer)
+        .device<unsigned char>("sums of gradients", static_cast<index_t>(bytes));
   }
 
   // The global norm: of what several ranks have alike, one of them counts it.
@@ -206,9 +226,8 @@ template <class Backend, class Communicator, class T> class optimizer_on_device 
   pl::device_buffer<std::int64_t, Backend> steps_; // (tensors)
   pl::device_buffer<pl::adamw_factors, Backend> factors_;
   pl::device_buffer<float, Backend> norm_;
-  pl::workspace<Backend> space_; // of the control block
+  pl::workspace<Backend>* space_;
   pl::gradient_control<Backend, Communicator> control_;
-  pl::device_buffer<unsigned char, Backend> scratch_;
 };
 
 } // namespace moe

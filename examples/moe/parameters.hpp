@@ -59,6 +59,14 @@ template <class Backend, class T> class tensor_set {
     }
   }
 
+  // What it allocates.
+  static std::size_t bytes_of(const parameter_layout& layout) {
+    std::size_t elements = 0;
+    for (const parameter_group* group : layout.groups())
+      elements += static_cast<std::size_t>(group->elements());
+    return elements * sizeof(T);
+  }
+
   pl::view<T> shared() const { return shared_.all(); }
   pl::view<T> expert() const { return expert_.all(); }
   pl::view<T> owned() const { return owned_.all(); }
@@ -102,6 +110,10 @@ template <class Backend> class resident_gradients : public tensor_set<Backend, f
  public:
   // Nothing is promised: they grow with the parameters.
   static std::optional<pl::reservation> promise() { return std::nullopt; }
+  // What they hold all the time.
+  static pl::reservation held_by(const parameter_layout& layout, const model_config&) {
+    return {base::bytes_of(layout), 0};
+  }
 
   resident_gradients(Backend& backend, const parameter_layout& layout, const model_config&)
       : base(backend, layout, pl::tag::gradients) {}

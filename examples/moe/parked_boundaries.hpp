@@ -27,12 +27,16 @@ template <class Backend, class T> class parked_boundaries {
  public:
   static std::optional<plateau::reservation> promised(const model_config& c, const rank_grid&,
                                                       const batch_limits& b) {
+    return held_by(c, b);
+  }
+  // What they hold all the time.
+  static plateau::reservation held_by(const model_config& c, const batch_limits& b) {
     return plateau::reserve(set_of(c, b));
   }
 
   parked_boundaries(Backend& backend, const model_config& c, const batch_limits& b)
       : hidden_(c.hidden), layers_(c.layers), keep_every_(c.checkpoint.keep_every),
-        elements_(b.tokens() * c.hidden), space_(backend, set_of(c, b)),
+        elements_(b.tokens() * c.hidden), space_(backend, set_of(c, b), plateau::tag::checkpoint),
         store_(backend, space_, shape_of(c, b)), memory_(space_.open(inner_set(c, b))),
         inner_(memory_.template device<T>(inner_count(c) * elements_)),
         all_(static_cast<std::size_t>(c.layers + 1)) {}

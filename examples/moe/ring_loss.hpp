@@ -40,6 +40,9 @@ template <class Backend, class Communicator, class T> class ring_loss {
     return reserve_for(c, g, b);
   }
 
+  // A loss allocates nothing beside that.
+  static pl::reservation grows_to(const model_config&, const rank_grid&, const batch_limits&) { return {}; }
+
   // `world`: all ranks, each of which owns a part of the head; its exchanges run on a stream of the
   // operator's own. `space` must have room whenever a loss is computed. Not a word passes between ranks:
   // whoever makes the model asks all of them.

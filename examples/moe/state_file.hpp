@@ -27,22 +27,31 @@ struct state_moves {
   bool load = true, save = true;
 };
 
+inline constexpr index_t state_piece = index_t{1} << 18; // elements that move at a time
+
+// What a rank reserves for these moves.
+// `copies`: whether states on their way to another rank have to be copied.
+inline pl::reservation moved_through(const parameter_layout& layout, const rank_grid& g, int rank,
+                                     bool copies, const state_moves& moves) {
+  // Whether rank 0 has not everything itself.
+  const bool others_own_some =
+      g.expert_parallel > 1 || std::any_of(layout.owned_elements.begin() + 1, layout.owned_elements.end(),
+                                           [](index_t n) { return n != 0; });
+  const bool writes = rank == 0;
+  const std::size_t piece = static_cast<std::size_t>(state_piece) * sizeof(float);
+  return {moves.save && (copies || (writes && others_own_some)) ? piece : 0,
+          moves.load || (moves.save && (writes || copies)) ? piece : 0};
+}
+
 // Device memory of a trainer to and from the host, piece by piece through one pinned buffer. Make it before
 // the first step, so that nothing is reserved when a run is over and would be lost.
 template <class Trainer> class state_mover {
  public:
-  static constexpr index_t piece = index_t{1} << 18; // elements
+  static constexpr index_t piece = state_piece;
 
   explicit state_mover(Trainer& trainer, state_moves moves = {})
-      : trainer_(&trainer),
-        pinned_(trainer.backend().pinned(),
-                moves.load || (moves.save && (writes() || trainer.optimizer().copies_to_send())) ? piece : 0,
-                pl::tag::other),
-        arrived_(trainer.backend().device(),
-                 moves.save && (trainer.optimizer().copies_to_send() || (writes() && others_own_some()))
-                     ? piece
-                     : 0,
-                 pl::tag::other) {}
+      : state_mover(trainer, moved_through(trainer.model().layout(), trainer.grid(), trainer.world().rank(),
+                                           trainer.optimizer().copies_to_send(), moves)) {}
 
   // This rank's parameters, and its moments if the file has them to give. Then all ranks are ready to train.
   void load(const safetensors_reader& file, bool moments) {
@@ -76,12 +85,12 @@ template <class Trainer> class state_mover {
   }
 
  private:
-  // Whether rank 0 has not everything itself.
-  bool others_own_some() const {
-    const auto& owned = trainer_->model().layout().owned_elements;
-    return trainer_->grid().expert_parallel > 1 ||
-           std::any_of(owned.begin() + 1, owned.end(), [](index_t n) { return n != 0; });
-  }
+  state_mover(Trainer& trainer, const pl::reservation& through)
+      : trainer_(&trainer),
+        pinned_(trainer.backend().pinned(), static_cast<index_t>(through.pinned_bytes / sizeof(float)),
+                pl::tag::other),
+        arrived_(trainer.backend().device(), static_cast<index_t>(through.device_bytes / sizeof(float)),
+                 pl::tag::other) {}
   bool writes() const { return trainer_->world().rank() == 0; }
   // The rank that has the place among those that hold a group; of experts and owned parameters, those of
   // `owner`.

@@ -10,6 +10,7 @@
 #include "peak_records.hpp"
 #include "rank_share.hpp"
 #include "state_file.hpp"
+#include "step_promise_of.hpp"
 #include "token_sampler.hpp"
 #include "trace_origin.hpp"
 #include "trainer.hpp"
@@ -44,6 +45,17 @@ inline training_settings settings_of(const options& o) {
   s.warmup = o.warmup_steps();
   s.learning_rate = o.learning_rate;
   return s;
+}
+
+inline step_extras extras_of(const training_job& job) {
+  return {job.config.routing.forced(), {job.initial != nullptr, !job.config.save.empty()}};
+}
+
+// The meters of a rank are told what each tag would hold with every peak flattened.
+template <class T, class Backend, class Communicator>
+void expect_flattened(Backend& backend, const Communicator& world, const model_config& c, const rank_grid& g,
+                      const training_settings& s, const step_extras& with) {
+  expect(backend, flattened_promise_of<Backend, Communicator, T, chosen_peaks>(c, g, s, world.rank(), with));
 }
 
 // What the ranks of one process read in common.
@@ -83,6 +95,7 @@ void train_and_evaluate(const shared_run& run, Backend& backend, Communicator& w
   const int rank = world.rank();
   if (o.memory_limit_bytes) backend.device().meter().limit(*o.memory_limit_bytes);
   const auto phase = [&](const char* name) { set_phase(backend, name); };
+  expect_flattened<T>(backend, world, run.model, run.grid, settings_of(o), extras_of(job));
   phase("construction");
   using trainer_type = trainer<Backend, Communicator, T, chosen_peaks>;
   trainer_type train(backend, world, run.model, run.grid, settings_of(o),

@@ -77,6 +77,9 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
   using stream_type = typename Backend::stream;
   using backend_type = Backend;
 
+  // What it holds beside model and optimizer.
+  static pl::reservation held_by() { return {0, 2 * sizeof(double) + sizeof(float)}; }
+
   // Collective: all ranks reserve, then all agree (collective_error on every rank otherwise). `backend` and
   // `world` must outlive it.
   trainer(Backend& backend, Communicator& world, const model_config& c, const rank_grid& g,
@@ -101,8 +104,8 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
             world.rank(), settings.own_tokens_before(settings.accumulate, world.rank(), g.ranks));
       model_.emplace(backend, world, group_, c, g, settings.limits(g.ranks), forced,
                      sequence_ ? &*sequence_ : nullptr);
-      optimizer_.emplace(backend, world, replicas_, alone_ ? *alone_ : replicas_, model_->layout(),
-                         model_->weights(), settings.adamw, c);
+      optimizer_.emplace(backend, world, replicas_, alone_ ? *alone_ : replicas_, model_->space(),
+                         model_->layout(), model_->weights(), settings.adamw, c);
       pinned_ = pl::pinned_buffer<double, Backend>(backend.pinned(), 2, pl::tag::other);
       pinned_norm_ = pl::pinned_buffer<float, Backend>(backend.pinned(), 1, pl::tag::other);
     } catch (...) {

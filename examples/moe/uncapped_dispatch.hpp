@@ -74,6 +74,10 @@ template <class Backend, class Communicator, class T> class uncapped_dispatch {
   static std::optional<pl::reservation> promised(const model_config&, const rank_grid&, const batch_limits&) {
     return std::nullopt;
   }
+  // What it holds all the time.
+  static pl::reservation held_by(const model_config& c) {
+    return {0, static_cast<std::size_t>(c.experts + 1) * sizeof(std::int64_t)};
+  }
   static std::optional<dispatch_summary> summary() { return std::nullopt; }
 
   // What it needs of a workspace beside the layer's own part.

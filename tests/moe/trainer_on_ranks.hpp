@@ -151,23 +151,23 @@ inline moe::index_t expert_elements(const moe::model_config& c, const moe::rank_
   return c.layers * c.experts / g.expert_parallel * 3 * c.hidden * c.intermediate;
 }
 
-// What an update measures gradients in; between updates these bytes are the workspace's.
-inline std::size_t optimizer_control_bytes(const moe::rank_grid& g) {
+// What an update sums gradients through, or measures them in; between updates these bytes are the
+// workspace's.
+inline std::size_t optimizer_lent_bytes(const moe::rank_grid& g) {
   pl::working_set control(pl::tag::optimizer);
   pl::counting_source source(control);
   pl::gradient_control_memory(source, g.ranks);
-  return control.device_bytes();
+  return std::max({control.device_bytes(), pl::aligned_bytes(pl::reduce_scratch_bytes<float>(g.ranks)),
+                   pl::aligned_bytes(pl::reduce_scratch_bytes<float>(g.ranks / g.expert_parallel))});
 }
 // What the optimizer holds per rank between updates: `per_parameter` bytes, a count and factors for each
-// tensor, the norm, scratch.
+// tensor, the norm.
 inline std::size_t optimizer_bytes(const moe::model_config& c, const moe::rank_grid& g,
                                    std::size_t per_parameter) {
   const auto tensors =
       static_cast<std::size_t>(c.layers * (7 + 3 * c.experts / g.expert_parallel) + 2 + (c.tied ? 0 : 1));
   return per_parameter * static_cast<std::size_t>(shared_elements(c) + expert_elements(c, g)) +
-         tensors * (sizeof(std::int64_t) + sizeof(pl::adamw_factors)) + sizeof(float) +
-         std::max(pl::reduce_scratch_bytes<float>(g.ranks),
-                  pl::reduce_scratch_bytes<float>(g.ranks / g.expert_parallel));
+         tensors * (sizeof(std::int64_t) + sizeof(pl::adamw_factors)) + sizeof(float);
 }
 
 // One step, and what each tag held at most on each rank, against formulas.
@@ -190,7 +190,7 @@ void check_memory(const training_case& c) {
     CHECK(peak(pl::tag::gradients) == 4 * parameters);
     // Of an fp32 model the weights are the masters.
     CHECK(peak(pl::tag::optimizer) ==
-          optimizer_bytes(c.config, c.grid, fp32 ? 8 : 12) + optimizer_control_bytes(c.grid));
+          optimizer_bytes(c.config, c.grid, fp32 ? 8 : 12) + optimizer_lent_bytes(c.grid));
     CHECK(peak(pl::tag::checkpoint) ==
           sizeof(T) * static_cast<std::size_t>((c.config.layers + 1) * limits.tokens() * c.config.hidden));
     // The logits of the rank's own sequences; in bf16 their gradient has a place of its own.
