@@ -28,6 +28,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace moe {
 
@@ -85,6 +86,27 @@ inline void add_routes(routing_recorder& to, std::int64_t step, int rank, const 
                .subspan(static_cast<std::size_t>(l * c.experts), static_cast<std::size_t>(c.experts)));
 }
 
+// Brings the losses of a rank's tokens to whoever asked for them.
+template <class Backend> class token_loss_reader {
+ public:
+  token_loss_reader(Backend& backend, index_t tokens)
+      : backend_(&backend), pinned_(backend.pinned(), tokens, plateau::tag::other),
+        values_(static_cast<std::size_t>(tokens)) {}
+
+  std::span<const float> read(typename Backend::stream& s, plateau::view<float> losses) {
+    const auto part = pinned_.all().sub(0, losses.n);
+    const auto to = std::span(values_).first(static_cast<std::size_t>(losses.n));
+    backend_->copy(s, plateau::in(plateau::view<const float>(losses)), plateau::out(part));
+    backend_->fetch(backend_->record(s), plateau::in(part), to, "losses of tokens", 0.0F);
+    return to;
+  }
+
+ private:
+  Backend* backend_;
+  plateau::pinned_buffer<float, Backend> pinned_;
+  std::vector<float> values_;
+};
+
 // What was trained is saved before the evaluation, and must not be lost when that fails. Fills in `result` on
 // rank 0 only.
 template <class T, class Backend, class Communicator>
@@ -110,12 +132,16 @@ void train_and_evaluate(const shared_run& run, Backend& backend, Communicator& w
     train.initialise(o.seed);
   }
 
+  std::optional<token_loss_reader<Backend>> token_losses;
+  if (job.step_ended) token_losses.emplace(backend, settings_of(o).limits(run.grid.ranks).tokens());
   std::optional<narrator> shown;
   if (rank == 0) shown.emplace(job);
   const auto begin = std::chrono::steady_clock::now();
   for (std::int64_t step = job.first_step; step < o.last_step(); ++step) {
     const step_outcome outcome = train.run_step(run.sampler, step);
     plateau::close_step(backend, world, train.stream());
+    if (token_losses)
+      job.step_ended(rank, step, token_losses->read(train.stream(), train.model().token_losses()));
     if (!o.record_routing.empty()) add_routes(share.routes, step - job.first_step, rank, run.model, outcome);
     if (!shown) continue;
     result.losses.push_back(outcome.loss);

@@ -15,9 +15,11 @@
 #include <plateau/host/stream.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <iostream>
 #include <optional>
 #include <ostream>
+#include <span>
 
 namespace moe {
 
@@ -61,6 +63,10 @@ struct training_job {
   std::ostream* out = &std::cout;
   int terminal_width = 0;
   process_communicator* processes = nullptr; // this process is one rank of them; null: it has all the ranks
+
+  // For a program that measures runs: called behind each step (from 0) by every rank of this process, on the
+  // rank's thread, with the losses of its own tokens of the step's last micro-batch. Empty: nobody looks.
+  std::function<void(int rank, std::int64_t step, std::span<const float> token_losses)> step_ended;
 };
 
 // Each throws collective_error with the first cause when a rank fails. Nothing comes back to a process that
