@@ -26,7 +26,7 @@ part_table=(
   "kernels      | quick |  90 | $moe_packages | $(programs_like 'kernels_*_check') | run_programs"
   "dispatch     | quick |  90 | doctest       | cuda_dispatch_check cuda_nccl_dispatch_check | check_dispatch"
   "staging      | quick |  90 | doctest       | cuda_staging_check cuda_staging_adamw_check cuda_sharded_adamw_check cuda_nccl_adamw_check | run_programs"
-  "ring         | quick |  90 | doctest       | cuda_ring_check cuda_nccl_ring_check | run_programs"
+  "ring         | quick |  90 | doctest       | cuda_ring_check cuda_ring_attention_check cuda_nccl_ring_check | run_programs"
   "offload      | quick |  60 | doctest       | cuda_offload_check               | run_programs"
   "model        | quick |  90 | $moe_packages | cuda_model_check                 | run_programs"
   "training     | long  |  90 | $moe_packages | cuda_training_check              | run_programs"

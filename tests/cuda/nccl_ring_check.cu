@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cross-entropy and entropy over a split vocabulary over NCCL on the GPUs that are here, a rank on each.
+// Cross-entropy and entropy over a split vocabulary, and attention over a split sequence, over NCCL on the
+// GPUs that are here, a rank on each.
+#include "support/attention_checks.hpp"
 #include "support/ring_checks.hpp"
 
 #include <plateau/cuda.hpp>
@@ -41,4 +43,5 @@ TEST_CASE("losses, outputs and gradients agree with float64") {
   REQUIRE(cudaGetDeviceCount(&gpus) == cudaSuccess);
   support::check_rings<float>(over_nccl{}, 1, std::min(gpus, 4));
   support::check_entropies<float>(over_nccl{}, std::min(gpus, 4));
+  support::check_attentions<float>(over_nccl{}, 1, std::min(gpus, 4));
 }

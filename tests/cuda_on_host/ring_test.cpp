@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cross-entropy and entropy over a split vocabulary on the CUDA backend, on the stand-in: ranks that share a
-// device, late operations, and NCCL.
+// Cross-entropy and entropy over a split vocabulary, and attention over a split sequence, on the CUDA
+// backend, on the stand-in: ranks that share a device, late operations, and NCCL.
 #include "nccl_fixture.hpp"
+#include "support/attention_checks.hpp"
 #include "support/ring_checks.hpp"
 
 #include <plateau/cuda/thread_communicator.hpp>
@@ -39,8 +40,10 @@ TEST_CASE("losses and gradients agree with float64, where operations of streams 
   const support::on_threads<pl::cuda_backend, pl::cuda_thread_communicator> ranks;
   support::check_rings<float>(ranks, 3, 3);
   support::check_entropies<float>(ranks, 3);
+  support::check_attentions<float>(ranks, 3, 3);
 }
 TEST_CASE("over NCCL, a device for each rank") {
   const nccl_ranks::eight_devices devices;
   support::check_rings<float>(over_nccl{}, 1, 2);
+  support::check_attentions<float>(over_nccl{}, 1, 2);
 }
