@@ -52,14 +52,6 @@ struct batch_dealing {
   index_t rows_of(index_t rank, index_t context) const {
     return split(context).rows(static_cast<int>(rank % sequence_ranks));
   }
-  // Where the tokens of some sequences of a group begin that are on this rank, where a step's are counted as
-  // they lie: group by group, and there rank by rank.
-  index_t first_token(plateau::share_range own, index_t rank, index_t context) const {
-    const plateau::sequence_split parts = split(context);
-    index_t rows_before = 0;
-    for (int r = 0; r < rank % sequence_ranks; ++r) rows_before += parts.rows(r);
-    return own.first * context + own.size() * rows_before;
-  }
   // Tokens of a micro-batch on the rank that has most.
   index_t largest_tokens(index_t ranks, index_t context) const {
     return largest(ranks) * split(context).most_rows();

@@ -6,6 +6,7 @@
 
 #include "model_config.hpp"
 #include "parameter_layout.hpp"
+#include "placed_tokens.hpp"
 #include "routing_scenario.hpp"
 #include "sequence_attention.hpp"
 #include "trainer.hpp"
@@ -20,6 +21,7 @@
 #include <cstring>
 #include <limits>
 #include <set>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -190,11 +192,17 @@ class dry_routing {
   std::vector<std::int64_t> counts(int rank, index_t micro, index_t layer) const {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(config_.experts));
     const plateau::share_range own = settings_.own_sequences_of(micro, rank, grid_.ranks);
-    const batch_dealing dealing = settings_.dealing();
-    const plateau::token_range range{step_, rank, dealing.first_token(own, rank, settings_.context),
-                                     settings_.own_tokens_before(micro, rank, grid_.ranks),
-                                     own.size() * dealing.rows_of(rank, settings_.context)};
-    forced_->scenario().counts(layer, range, rows);
+    const plateau::sequence_split split = settings_.dealing().split(settings_.context);
+    const int place = rank % split.ranks();
+    std::vector<std::int64_t> part(rows.size());
+    placed_tokens{{step_, rank, own.first * settings_.context,
+                   settings_.own_tokens_before(micro, rank, grid_.ranks), own.size() * split.rows(place)},
+                  split.ranks() > 1 ? split.chunks(place) : std::span<const plateau::position_range>{},
+                  settings_.context}
+        .each_range([&](const plateau::token_range& range) {
+          forced_->scenario().counts(layer, range, part);
+          for (std::size_t e = 0; e < rows.size(); ++e) rows[e] += part[e];
+        });
     return rows;
   }
 

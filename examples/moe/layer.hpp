@@ -9,6 +9,7 @@
 #include "kernels/norm.hpp"
 #include "layer_buffers.hpp"
 #include "parameters.hpp"
+#include "placed_tokens.hpp"
 #include "router.hpp"
 #include "routing.hpp"
 
@@ -25,8 +26,8 @@ namespace moe {
 // The rank's part of a micro-batch.
 struct batch_part {
   index_t sequences = 0;
-  index_t context = 0;   // tokens of each that this rank has
-  pl::token_range range; // where its tokens are in the batch of the step
+  index_t context = 0;  // tokens of each that this rank has
+  placed_tokens placed; // where its tokens are in the batch of the step
 
   index_t tokens() const { return sequences * context; }
 };
@@ -128,7 +129,7 @@ template <class Backend, class Attention, class Dispatch, class T> class layer {
             pl::inout(residual), buf.scratch);
     be.launch(s, pl::rows{n}, rms_norm{config_.norm_epsilon}, pl::in(residual), pl::in(w.post_norm),
               pl::out(post_normed));
-    router_.forward(s, buf, post_normed, w.router, number, part.range, probability_sum);
+    router_.forward(s, buf, post_normed, w.router, number, part.placed, probability_sum);
   }
 
   // to (n, in) = d (n, out) weight (out, in) + beta to

@@ -55,7 +55,7 @@ struct fill_tokens {
 struct micro_batch {
   token_sequences sequences; // the rank's own, or those that it shares; perhaps none
   index_t context = 0;       // of all of a sequence
-  index_t first_token = 0;   // of the rank's own, counted over the whole batch of the step
+  index_t first_token = 0;   // of these sequences, counted over the whole batch of the step
   index_t first_of_rank = 0; // the same, counted over the rank's own tokens of the step
   std::int64_t step = 0;     // from 0, or plateau::evaluation_step
   index_t group_tokens = 0;  // of all ranks in this micro-batch
@@ -234,7 +234,9 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     const batch_part part{
         sequences,
         rows,
-        {batch.step, world_->rank(), batch.first_token, batch.first_of_rank, sequences * rows}};
+        {{batch.step, world_->rank(), batch.first_token, batch.first_of_rank, sequences * rows},
+         positions_,
+         batch.context}};
     bool whole = shared ? batch.context == limits_.whole_context : rows <= limits_.context;
     for (const auto& sequence : batch.sequences)
       whole = whole && static_cast<index_t>(sequence.size()) == batch.context + 1;

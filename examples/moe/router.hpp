@@ -10,6 +10,7 @@
 #include "kernels/dispatch.hpp"
 #include "kernels/router.hpp"
 #include "layer_buffers.hpp"
+#include "placed_tokens.hpp"
 #include "routing_scenario.hpp"
 
 #include <plateau/access.hpp>
@@ -25,12 +26,15 @@ namespace moe {
 struct force_ids {
   const forced_routing* routing;
   index_t layer;
-  pl::token_range range; // the rank's micro-batch
+  placed_tokens tokens; // the rank's micro-batch
 
   void operator()(pl::tile<std::int32_t, pl::host_space> ids) const {
-    for (index_t t = 0; t < ids.rows; ++t)
-      for (index_t k = 0; k < ids.cols; ++k)
-        ids(t, k) = static_cast<std::int32_t>(routing->scenario().expert(layer, range, t, k));
+    index_t t = 0;
+    tokens.each_range([&](const pl::token_range& range) {
+      for (index_t i = 0; i < range.tokens; ++i, ++t)
+        for (index_t k = 0; k < ids.cols; ++k)
+          ids(t, k) = static_cast<std::int32_t>(routing->scenario().expert(layer, range, i, k));
+    });
   }
 };
 
@@ -48,13 +52,13 @@ template <class Backend, class T> class router {
   // ids and gates of the buffers from rows (n, hidden); adds the rows' probabilities to probability_sum
   // (experts).
   void forward(stream& s, const layer_buffers<Backend, T>& buf, pl::tile<T> rows, pl::tile<T> weight,
-               index_t layer, const pl::token_range& range, pl::view<float> probability_sum) {
+               index_t layer, const placed_tokens& tokens, pl::view<float> probability_sum) {
     Backend& be = *backend_;
     const auto ids = pl::as_matrix(buf.ids, rows.rows, top_k_);
     const auto gates = pl::as_matrix(buf.gates, rows.rows, top_k_);
     if (forced_ != nullptr) {
       const auto pinned = forced_ids_.matrix(rows.rows, top_k_);
-      be.host_task(s, force_ids{forced_, layer, range}, pl::out(pinned));
+      be.host_task(s, force_ids{forced_, layer, tokens}, pl::out(pinned));
       be.copy(s, pl::in(pinned), pl::out(ids));
     }
     for_each_chunk(rows.rows, [&](index_t first, index_t n) {

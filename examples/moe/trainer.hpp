@@ -285,7 +285,7 @@ template <class Backend, class Communicator, class T, class Peaks = unflattened>
     micro_batch batch;
     for (index_t i = own.first; i < own.last; ++i) batch.sequences.push_back(sequence(i));
     batch.context = settings_.context;
-    batch.first_token = settings_.dealing().first_token(own, world_->rank(), settings_.context);
+    batch.first_token = own.first * settings_.context;
     batch.group_tokens = count * settings_.context;
     batch.step_tokens = settings_.batch * settings_.context;
     return batch;
