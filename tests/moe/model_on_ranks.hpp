@@ -6,7 +6,7 @@
 #pragma once
 
 #include "model.hpp"
-#include "reference/transformer.hpp"
+#include "reference_cases.hpp"
 #include "support/device_values.hpp"
 #include "support/rank_fixtures.hpp"
 
@@ -210,19 +210,6 @@ step_result run_model(int ranks, int expert_parallel, const reference::transform
                       const reference::tensors& weights, const std::vector<std::vector<std::int32_t>>& tokens,
                       moe::index_t micro_batches = 1) {
   return run_model<T>({ranks, expert_parallel, micro_batches, nullptr, true}, config, weights, tokens);
-}
-
-// The tokens of a reference batch, with the last label at the end of each sequence.
-inline std::vector<std::vector<std::int32_t>> tokens_of(const reference::batch& b) {
-  std::vector<std::vector<std::int32_t>> out;
-  for (reference::index s = 0; s < b.sequences; ++s) {
-    std::vector<std::int32_t> row;
-    for (reference::index t = 0; t < b.length; ++t)
-      row.push_back(static_cast<std::int32_t>(b.inputs[static_cast<std::size_t>(s * b.length + t)]));
-    row.push_back(static_cast<std::int32_t>(b.labels[static_cast<std::size_t>((s + 1) * b.length - 1)]));
-    out.push_back(std::move(row));
-  }
-  return out;
 }
 
 // |a - b| / |b| by the 2-norm; the norm of a where b is zero.

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -162,6 +163,27 @@ TEST_CASE("mpirun equals threads, bit for bit: losses, peaks, and all else but t
   CHECK(has(table_of(threads.out), "all together"));
   CHECK(table_of(processes.out) == table_of(threads.out));
   CHECK(processes.err.empty());
+}
+
+TEST_CASE("so it does with every combination of peaks, to the bytes of the state that it saves") {
+  if (program_missing()) return;
+  const workplace at;
+  for (unsigned combination = 0; combination < 16; ++combination) {
+    std::string flags;
+    for (unsigned i = 0; i < 4; ++i)
+      if ((combination >> i & 1) != 0)
+        flags += std::string(flags.empty() ? "" : ",") +
+                 std::array{"dispatch", "vocabulary", "checkpoint", "optimizer"}[i];
+    flags = "--stop-after 2 --flatten " + (flags.empty() ? "none" : flags);
+    if (combination % 2 == 0) flags += " --tied";
+    if (combination % 3 == 0) flags += " --accumulate 2";
+    if (combination >= 8) flags += " --zero1";
+    CAPTURE(flags);
+    const json threads = at.on_threads(2, flags + " --save " + at.file("threads"));
+    CHECK(at.on_processes(2, flags + " --save " + at.file("processes")) == threads);
+    CHECK(read_file(at.file("threads")).size() > 1000);
+    CHECK(read_file(at.file("processes")) == read_file(at.file("threads")));
+  }
 }
 
 TEST_CASE("a state saved by threads is gone on with by processes, and the other way round") {
