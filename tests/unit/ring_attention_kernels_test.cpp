@@ -7,6 +7,7 @@
 #include "support/tensors.hpp"
 
 #include <plateau/ring/attention_kernels.hpp>
+#include <plateau/ring/attention_row_kernels.hpp>
 
 #include <doctest/doctest.h>
 
@@ -29,7 +30,7 @@ struct rig {
   pl::attention_tile_mask mask;
   std::vector<float> scores, dshares;
   std::vector<unsigned char> hidden;
-  pl::attention_rows where{0, group, heads};
+  pl::attention_rows where{group};
 
   rig(bool causal, bool hides, std::uint64_t seed) {
     mask.queries = {28, positions};
@@ -103,7 +104,7 @@ TEST_CASE_TEMPLATE("folds: shares, states, and what was summed before at the new
       before = states;
       auto scores = r.scores;
       std::vector<T> shares(scores.size());
-      const pl::attention_fold fold{r.mask, r.group, first};
+      const pl::attention_fold fold{r.mask, r.where, first};
       const auto hidden = support::all(std::as_const(r.hidden));
       const tile_batch<const float> z = r.batch(scores, r.keys);
       if constexpr (std::is_same_v<T, float>) {
@@ -162,14 +163,15 @@ TEST_CASE_TEMPLATE("gradients of a tile's scores", T, float, bfloat16) {
       std::vector<T> shares(scores.size()), dscores(scores.size());
       const pl::attention_gradient gradient{r.mask, r.where};
       const auto hidden = support::all(std::as_const(r.hidden));
-      const auto known = support::all(std::as_const(states));
+      const tile<const online_lse> known{states.data(), r.positions, r.heads, r.heads};
+      const tile<const float> known_dots{dots.data(), r.positions, r.heads, r.heads};
       if constexpr (std::is_same_v<T, float>) {
         run_rows(level, all, gradient, r.batch(scores, r.keys), r.batch(dshares, r.keys), hidden, known,
-                 support::all(dots));
+                 known_dots);
         shares = scores, dscores = dshares;
       } else {
         const tile_batch<const float> z = r.batch(scores, r.keys), d = r.batch(dshares, r.keys);
-        run_rows(level, all, gradient, z, d, hidden, known, support::all(dots), r.batch(shares, r.keys),
+        run_rows(level, all, gradient, z, d, hidden, known, known_dots, r.batch(shares, r.keys),
                  r.batch(dscores, r.keys));
       }
       std::vector<double> expected_shares, expected_dscores;
@@ -219,7 +221,7 @@ TEST_CASE("rows between all heads and a tile, sums joined, means, dots, logarith
     const auto states_before = states;
     sums = before;
     run_rows(level, all, pl::attention_join{r.where}, support::all(std::as_const(tiles)), part,
-             support::all(states), sums.out());
+             tile<online_lse>{states.data(), r.positions, r.heads, r.heads}, sums.out());
     std::vector<float> found;
     std::vector<double> expected;
     for (index_t row = 0; row < all; ++row) {

@@ -11,6 +11,7 @@
 #include <plateau/ring/attention_kernels.hpp>
 #include <plateau/ring/attention_plan.hpp>
 #include <plateau/ring/attention_rounds.hpp>
+#include <plateau/ring/attention_row_kernels.hpp>
 #include <plateau/ring/attention_tile.hpp>
 #include <plateau/view.hpp>
 
@@ -44,15 +45,16 @@ template <class Backend, class T> struct attention_products {
 
   // Queries of a tile, all heads: their rows of q or dout; their states; the sums that they are added to.
   struct tile_rows {
-    tile<const T> q, upstream;
-    view<online_lse> states;
-    view<const float> dots;
-    tile<float> sums;
+    tile<const T> q, upstream; // (positions, heads x head_size)
+    tile<online_lse> states;   // (positions, heads)
+    tile<const float> dots;    // as states
+    tile<float> sums;          // as q
   };
 
   // states and sums += what these queries see of the pieces.
   void forward(stream& s, const attention_queries& queries, const tile_rows& at,
                std::span<const attention_piece> pieces, const attention_keys<T>& keys) {
+    if (!any_seen(queries, pieces)) return;
     each_heads([&](index_t h, index_t n) {
       const batch b{*this, queries, h, n};
       const tile_batch<const T> q = b.packed(s, at.q, memory.queries);
@@ -64,7 +66,7 @@ template <class Backend, class T> struct attention_products {
         const tile_batch<float> scores = b.tiles(memory.scores, count);
         backend.gemm(s, transpose::no, transpose::yes, plan.shape.scale(), in(q),
                      in(b.keys(keys.k, from, count)), 0.0F, out(scores), memory.scratch);
-        const attention_fold fold{mask, plan.shape.group(), first};
+        const attention_fold fold{mask, b.where, first};
         tile_batch<T> shares;
         const auto hidden = in(hidden_of(keys, from, count));
         // What begins is written, and not read.
@@ -85,15 +87,15 @@ template <class Backend, class T> struct attention_products {
         multiply(s, transpose::no, 1.0F, shares, b.keys(keys.v, from, count), sums, first);
         first = false;
       });
-      if (first) return; // they see nothing of it
-      backend.launch(s, rows{b.all()}, attention_join{b.where}, in(states), in(sums), inout(at.states),
-                     inout(at.sums));
+      backend.launch(s, rows{b.all()}, attention_join{b.where}, in(states), in(sums),
+                     inout(b.own(at.states, 1)), inout(b.own(at.sums, plan.shape.head_size)));
     });
   }
 
   // sums += the gradients of these queries, and those of the keys += theirs.
   void backward(stream& s, const attention_queries& queries, const tile_rows& at,
                 std::span<const attention_piece> pieces, const attention_keys<T>& keys) {
+    if (!any_seen(queries, pieces)) return;
     each_heads([&](index_t h, index_t n) {
       const batch b{*this, queries, h, n};
       const tile_batch<const T> q = b.packed(s, at.q, memory.queries),
@@ -113,15 +115,15 @@ template <class Backend, class T> struct attention_products {
                      memory.scratch);
         const attention_gradient gradient{mask, b.where};
         const auto hidden = in(hidden_of(keys, from, count));
-        const auto states = in(view<const online_lse>(at.states));
+        const auto states = in(b.own(at.states, 1));
+        const auto dots = in(b.own(at.dots, 1));
         tile_batch<T> shares, dscores;
         if constexpr (plan_type::wide) {
           shares = scores, dscores = dshares;
-          backend.launch(s, rows{b.all()}, gradient, inout(scores), inout(dshares), hidden, states,
-                         in(at.dots));
+          backend.launch(s, rows{b.all()}, gradient, inout(scores), inout(dshares), hidden, states, dots);
         } else {
           shares = b.tiles(memory.shares, count), dscores = b.tiles(memory.dscores, count);
-          backend.launch(s, rows{b.all()}, gradient, in(scores), in(dshares), hidden, states, in(at.dots),
+          backend.launch(s, rows{b.all()}, gradient, in(scores), in(dshares), hidden, states, dots,
                          out(shares), out(dscores));
         }
         multiply(s, transpose::yes, 1.0F, shares, upstream, b.sums_of_keys(keys.dv, to, count), false);
@@ -129,8 +131,8 @@ template <class Backend, class T> struct attention_products {
         multiply(s, transpose::yes, scale, dscores, q, b.sums_of_keys(keys.dk, to, count), false);
         first = false;
       });
-      if (first) return;
-      backend.launch(s, rows{b.all()}, attention_unpack{b.where}, in(sums), inout(at.sums));
+      backend.launch(s, rows{b.all()}, attention_unpack{b.where}, in(sums),
+                     inout(b.own(at.sums, plan.shape.head_size)));
     });
   }
 
@@ -140,7 +142,7 @@ template <class Backend, class T> struct attention_products {
     attention_products& of;
     const attention_queries& queries;
     index_t first_head, count;
-    attention_rows where{first_head, of.plan.shape.group(), of.plan.shape.heads};
+    attention_rows where{of.plan.shape.group()};
 
     index_t rows_of_each() const { return queries.positions.rows * where.group; }
     index_t all() const { return rows_of_each() * count; }
@@ -148,11 +150,16 @@ template <class Backend, class T> struct attention_products {
       const index_t n = rows_of_each();
       return {memory.sub(0, n * count * cols).p, count, n * cols, n, cols, cols};
     }
+    // The columns of its query heads, `each` a head.
+    template <class E> tile<E> own(tile<E> all_heads, index_t each) const {
+      const index_t cols = where.group * each;
+      return all_heads.column_block(first_head * cols, count * cols);
+    }
     tile_batch<const T> packed(stream& s, tile<const T> from, view<T> memory) const {
       const index_t d = of.plan.shape.head_size;
       if (!of.plan.packs()) return heads_of(from);
       const tile_batch<T> to = tiles(memory, d);
-      of.backend.launch(s, plateau::rows{all()}, attention_pack{where}, in(from), out(to));
+      of.backend.launch(s, plateau::rows{all()}, attention_pack{where}, in(own(from, d)), out(to));
       return to;
     }
     template <class E> tile_batch<E> heads_of(tile<E> from) const {
@@ -167,6 +174,11 @@ template <class Backend, class T> struct attention_products {
     }
   };
 
+  static bool any_seen(const attention_queries& queries, std::span<const attention_piece> pieces) {
+    return std::any_of(pieces.begin(), pieces.end(), [&](const attention_piece& p) {
+      return p.positions.first < queries.seen.end() && queries.seen.first < p.positions.end();
+    });
+  }
   template <class F> void each_heads(F f) {
     const index_t all = plan.shape.kv_heads, most = plan.kv_heads();
     for (index_t h = 0; h < all; h += most) f(h, std::min(most, all - h));

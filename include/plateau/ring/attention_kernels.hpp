@@ -14,21 +14,17 @@
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
-#include <cmath>
 #include <limits>
 
 namespace plateau::inline v0 {
 
-// Which query a row of a tile is: row i of batch b has position i / group of the tile, and a head of the key
-// head first_kv_head + b.
+// Which query a row of a tile is. Row i of a batch has position i / group of the tile; batch b has the group
+// query heads from b x group on, of those that all batches have side by side.
 struct attention_rows {
-  index_t first_kv_head = 0, group = 1, heads = 1;
+  index_t group = 1;
 
-  PLATEAU_HD constexpr index_t head(index_t b, index_t i) const {
-    return (first_kv_head + b) * group + i % group;
-  }
-  // Of an array (positions of the tile, heads).
-  PLATEAU_HD constexpr index_t place(index_t b, index_t i) const { return i / group * heads + head(b, i); }
+  PLATEAU_HD constexpr index_t position(index_t i) const { return i / group; }
+  PLATEAU_HD constexpr index_t head(index_t b, index_t i) const { return b * group + i % group; }
 };
 
 namespace detail {
@@ -67,7 +63,7 @@ PLATEAU_HD void clear_unseen(Team& team, T* row, const attention_columns& seen, 
 // the row has summed so far is brought to the new m.
 struct attention_fold {
   attention_tile_mask mask;
-  index_t group = 1;
+  attention_rows rows;
   bool first = false; // there is nothing so far, and neither states nor sums are read
 
   template <class Team, class T>
@@ -95,7 +91,7 @@ struct attention_fold {
   PLATEAU_HD void fold(Team& team, index_t row, index_t i, const float* z, index_t keys,
                        view<const unsigned char> hidden, T* share, view<online_lse> states, float* sums,
                        index_t size) const {
-    const attention_columns seen = mask.seen(i / group);
+    const attention_columns seen = mask.seen(rows.position(i));
     detail::clear_unseen(team, share, seen, keys);
     if (seen.count() == 0) {
       if (first) team.once([=] { states[row] = {}; });
@@ -132,8 +128,8 @@ struct attention_gradient {
   PLATEAU_HD void operator()(Team& team, index_t row, tile_batch<const float> scores,
                              tile_batch<const float> dshares,  // as scores: dout . v
                              view<const unsigned char> hidden, // (keys), or empty
-                             view<const online_lse> states,    // (positions of the tile, heads)
-                             view<const float> dots,           // as states: out . dout
+                             tile<const online_lse> states,    // (positions of the tile, heads)
+                             tile<const float> dots,           // as states: out . dout
                              tile_batch<T> shares,             // as scores, written
                              tile_batch<T> dscores) const {    // as scores, written
     const index_t b = row / scores.rows, i = row % scores.rows;
@@ -143,8 +139,8 @@ struct attention_gradient {
   // In place: scores become shares, and their gradients those of scores.
   template <class Team>
   PLATEAU_HD void operator()(Team& team, index_t row, tile_batch<float> scores, tile_batch<float> dshares,
-                             view<const unsigned char> hidden, view<const online_lse> states,
-                             view<const float> dots) const {
+                             view<const unsigned char> hidden, tile<const online_lse> states,
+                             tile<const float> dots) const {
     const index_t b = row / scores.rows, i = row % scores.rows;
     float* z = scores[b].row(i);
     float* d = dshares[b].row(i);
@@ -154,14 +150,15 @@ struct attention_gradient {
  private:
   template <class Team, class T>
   PLATEAU_HD void turn(Team& team, index_t b, index_t i, const float* z, const float* dshare, index_t keys,
-                       view<const unsigned char> hidden, view<const online_lse> states,
-                       view<const float> dots, T* share, T* dscore) const {
-    const attention_columns seen = mask.seen(i / rows.group);
+                       view<const unsigned char> hidden, tile<const online_lse> states,
+                       tile<const float> dots, T* share, T* dscore) const {
+    const attention_columns seen = mask.seen(rows.position(i));
     detail::clear_unseen(team, share, seen, keys);
     detail::clear_unseen(team, dscore, seen, keys);
     if (seen.count() == 0) return;
-    const online_lse state = states[rows.place(b, i)];
-    const float m = state.m, dot = dots[rows.place(b, i)];
+    const index_t position = rows.position(i), head = rows.head(b, i);
+    const online_lse state = states(position, head);
+    const float m = state.m, dot = dots(position, head);
     const float inverse = state.s == 0.0f ? 0.0f : 1.0f / state.s;
     detail::with_scores(z, hidden, seen.first, [&](auto score) {
       team.for_each(seen.count(), [=, p = share + seen.first, d = dscore + seen.first,
@@ -172,134 +169,6 @@ struct attention_gradient {
         d[j] = narrow<T>(gradient);
       });
     });
-  }
-};
-
-// Over rows{batches x rows of the tile}: the queries of a tile, heads of a group one after another, from rows
-// with all heads side by side.
-struct attention_pack {
-  attention_rows rows;
-
-  template <class Team, class T>
-  PLATEAU_HD void operator()(Team& team, index_t row, tile<const T> from, // (positions, heads x head_size)
-                             tile_batch<T> to) const {                    // (batches, rows, head_size)
-    const index_t b = row / to.rows, i = row % to.rows;
-    const T* source = from.row(i / rows.group) + rows.head(b, i) * to.cols;
-    T* target = to[b].row(i);
-    team.for_each(to.cols, [=](index_t e) { target[e] = source[e]; });
-  }
-};
-// Over rows{batches x rows of the tile}: added back there.
-struct attention_unpack {
-  attention_rows rows;
-
-  template <class Team>
-  PLATEAU_HD void operator()(Team& team, index_t row, tile_batch<const float> from, tile<float> to) const {
-    const index_t b = row / from.rows, i = row % from.rows;
-    const float* source = from[b].row(i);
-    float* target = to.row(i / rows.group) + rows.head(b, i) * from.cols;
-    team.for_each(from.cols, [=](index_t e) { target[e] += source[e]; });
-  }
-};
-
-namespace detail {
-// A row's state and sums += those of a part that was summed apart.
-template <class Team, class From>
-PLATEAU_HD void join_attention(Team& team, const online_lse& part, const From* from, index_t size,
-                               view<online_lse> states, index_t at, float* to) {
-  if (part.s == 0.0f) return; // nothing of it is looked at
-  const online_lse before = states[at];
-  const lse_shift by(before.m, part.m);
-  const float first = by.first, second = by.second;
-  team.for_each(size, [=](index_t e) { to[e] = to[e] * first + widen(from[e]) * second; });
-  team.once([=] { states[at] = merge(before, part); });
-}
-} // namespace detail
-
-// Over rows{batches x rows of the tile}: what a tile has summed, joined to all of its rows' sums.
-struct attention_join {
-  attention_rows rows;
-
-  template <class Team>
-  PLATEAU_HD void operator()(Team& team, index_t row, view<const online_lse> tile_states,
-                             tile_batch<const float> tile_sums,
-                             view<online_lse> states,  // (positions, heads), updated
-                             tile<float> sums) const { // (positions, heads x head_size), updated
-    const index_t b = row / tile_sums.rows, i = row % tile_sums.rows, size = tile_sums.cols;
-    detail::join_attention(team, tile_states[row], tile_sums[b].row(i), size, states, rows.place(b, i),
-                           sums.row(i / rows.group) + rows.head(b, i) * size);
-  }
-};
-// Over rows{positions x heads}: the same for who gives (out, lse).
-struct attention_join_lse {
-  index_t heads = 1;
-
-  template <class Team, class T>
-  PLATEAU_HD void operator()(Team& team, index_t row, tile<const T> result, // (positions, heads x head_size)
-                             tile<const float> lses,                        // (heads, positions)
-                             view<online_lse> states, tile<float> sums) const {
-    const index_t i = row / heads, h = row % heads, size = result.cols / heads;
-    detail::join_attention(team, online_lse::from_lse(lses(h, i)), result.row(i) + h * size, size, states,
-                           row, sums.row(i) + h * size);
-  }
-};
-
-// Over rows{positions x heads}: sums become means; 0 of a row that saw no key.
-struct attention_mean {
-  index_t heads = 1;
-
-  template <class Team, class T>
-  PLATEAU_HD void operator()(Team& team, index_t row, view<const online_lse> states, tile<const float> sums,
-                             tile<T> result) const {
-    divide(team, row, states, sums, result);
-  }
-  template <class Team> // in place
-  PLATEAU_HD void operator()(Team& team, index_t row, view<const online_lse> states, tile<float> sums) const {
-    divide(team, row, states, sums, sums);
-  }
-
- private:
-  template <class Team, class From, class T>
-  PLATEAU_HD void divide(Team& team, index_t row, view<const online_lse> states, tile<From> sums,
-                         tile<T> result) const {
-    const index_t i = row / heads, size = sums.cols / heads, at = row % heads * size;
-    const float s = states[row].s, inverse = s == 0.0f ? 0.0f : 1.0f / s;
-    const From* from = sums.row(i) + at;
-    T* to = result.row(i) + at;
-    team.for_each(size, [=](index_t e) { to[e] = narrow<T>(from[e] * inverse); });
-  }
-};
-
-// Over rows{positions x heads}: what the backward of a softmax takes off each gradient of a share.
-struct attention_dots {
-  index_t heads = 1;
-
-  template <class Team, class T>
-  PLATEAU_HD void operator()(Team& team, index_t row, tile<const T> result, tile<const T> upstream,
-                             view<float> dots) const { // (positions x heads), written
-    const index_t i = row / heads, size = result.cols / heads, at = row % heads * size;
-    const T* a = result.row(i) + at;
-    const T* b = upstream.row(i) + at;
-    const float dot = team.reduce(size, 0.0f, plus{}, [=](index_t e) { return widen(a[e]) * widen(b[e]); });
-    team.once([=] { dots[row] = dot; });
-  }
-};
-
-// Over rows: zeros.
-struct attention_clear {
-  template <class Team> PLATEAU_HD void operator()(Team& team, index_t row, tile<float> sums) const {
-    float* to = sums.row(row);
-    team.for_each(sums.cols, [=](index_t e) { to[e] = 0.0f; });
-  }
-};
-
-// Over elements{heads x positions}: logarithms for a kernel of the user's; +infinity where no key was seen.
-struct attention_logarithms {
-  PLATEAU_HD void operator()(index_t k, view<const online_lse> states, // (positions, heads)
-                             tile<float> lses) const {                 // (heads, positions), written
-    const index_t h = k / lses.cols, i = k % lses.cols;
-    const online_lse state = states[i * lses.rows + h];
-    lses(h, i) = state.s == 0.0f ? std::numeric_limits<float>::infinity() : state.m + ::logf(state.s);
   }
 };
 

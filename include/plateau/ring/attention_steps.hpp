@@ -10,9 +10,9 @@
 #include <plateau/kernels.hpp>
 #include <plateau/ring/attention_arguments.hpp>
 #include <plateau/ring/attention_by_gemm.hpp>
-#include <plateau/ring/attention_kernels.hpp>
 #include <plateau/ring/attention_plan.hpp>
 #include <plateau/ring/attention_rounds.hpp>
+#include <plateau/ring/attention_row_kernels.hpp>
 #include <plateau/ring/attention_tile.hpp>
 #include <plateau/ring/cross_entropy_rows.hpp>
 #include <plateau/ring/ring_reduce.hpp>
@@ -113,7 +113,9 @@ struct attention_forward : attention_step<Backend, T, Kernel> {
       const view<online_lse> states = this->states_at(q);
       if constexpr (plan_type::by_gemm) {
         attention_products<Backend, T>{this->backend, this->plan, this->memory}.forward(
-            s, q, {this->in.q.row_block(q.local_row, n), {}, states, {}, sums}, pieces, keys);
+            s, q,
+            {this->in.q.row_block(q.local_row, n), {}, as_matrix(states, n, this->shape().heads), {}, sums},
+            pieces, keys);
       } else {
         const attention_shape& z = this->shape();
         const tile<T> result = as_matrix(this->memory.results, n, z.query_columns());
@@ -174,9 +176,12 @@ struct attention_backward : attention_step<Backend, T, Kernel> {
       const tile<float> sums = part(this->all_sums);
       const view<online_lse> states = this->states_at(q);
       if constexpr (plan_type::by_gemm) {
-        const view<const float> dot = dots.sub(q.local_row * this->shape().heads, states.n);
+        const index_t heads = this->shape().heads;
+        const view<const float> dot = dots.sub(q.local_row * heads, states.n);
         attention_products<Backend, T>{this->backend, this->plan, this->memory}.backward(
-            s, q, {part(this->in.q), part(upstream), states, dot, sums}, pieces, keys);
+            s, q,
+            {part(this->in.q), part(upstream), as_matrix(states, n, heads), as_matrix(dot, n, heads), sums},
+            pieces, keys);
       } else {
         const tile<float> lses = as_matrix(this->memory.logarithms, this->shape().heads, n);
         bool first = true;
