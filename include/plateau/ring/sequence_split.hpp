@@ -32,7 +32,7 @@ class sequence_split {
     return s;
   }
   // Of 2 x ranks equal parts rank r has part r and part 2 x ranks - 1 - r: causal work is the same but for
-  // odd rows.
+  // odd rows. They stay two chunks where one continues the other: so all ranks do the same in the same order.
   static sequence_split balanced(index_t tokens, int ranks) {
     return balanced(packed_documents(tokens), ranks);
   }
@@ -42,9 +42,10 @@ class sequence_split {
     sequence_split s(documents.tokens(), ranks);
     for (index_t d = 0; d < documents.count(); ++d) {
       const position_range all = documents[d];
-      const even_shards parts{all.rows, 2 * ranks};
-      for (int p = 0; p < 2 * ranks; ++p) {
-        const index_t mirrored = std::min(p, 2 * ranks - 1 - p);
+      const int count = ranks > 1 ? 2 * ranks : 1;
+      const even_shards parts{all.rows, count};
+      for (int p = 0; p < count; ++p) {
+        const index_t mirrored = std::min(p, count - 1 - p);
         s.add(static_cast<int>((mirrored + d) % ranks), {all.first + parts.first(p), parts.count(p)});
       }
     }
@@ -68,7 +69,7 @@ class sequence_split {
   std::span<const index_t> rows_of_ranks() const { return rows_; }
   index_t rows(int rank) const { return rows_[index(rank)]; }
   index_t most_rows() const { return *std::max_element(rows_.begin(), rows_.end()); }
-  // None is empty, and none continues the one before it.
+  // None is empty.
   std::span<const position_range> chunks(int rank) const { return chunks_[index(rank)]; }
 
   // f(positions, local row of the first of them) for the local rows [first, first + rows) of a rank, in
@@ -109,12 +110,7 @@ class sequence_split {
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
   void add(int rank, position_range chunk) {
-    if (chunk.rows == 0) return;
-    auto& mine = chunks_[index(rank)];
-    if (!mine.empty() && mine.back().end() == chunk.first)
-      mine.back().rows += chunk.rows;
-    else
-      mine.push_back(chunk);
+    if (chunk.rows != 0) chunks_[index(rank)].push_back(chunk);
   }
   void close() {
     for (const auto& chunks : chunks_) {
