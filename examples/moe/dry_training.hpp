@@ -6,6 +6,7 @@
 #pragma once
 
 #include "dry_routing.hpp"
+#include "dry_runs.hpp"
 #include "peak_records.hpp"
 #include "run_result.hpp"
 #include "token_sampler.hpp"
@@ -134,17 +135,5 @@ template <class ScratchModel, class T> step_promise promise_of_job(const trainin
   return step_promise_of<plateau::dry_run<ScratchModel>, plateau::dry_communicator, T, chosen_peaks>(
       model_of(o, job.text->vocabulary), grid_of(o), settings_of(o), rank, extras_of(job));
 }
-
-// The instantiations, one translation unit each.
-run_result dry_run_builtin_fp32(const training_job& job);
-run_result dry_run_builtin_bf16(const training_job& job);
-step_promise promise_builtin_fp32(const training_job& job, int rank);
-step_promise promise_builtin_bf16(const training_job& job, int rank);
-#if defined(MOE_HAS_BLAS)
-run_result dry_run_blas_fp32(const training_job& job);
-run_result dry_run_blas_bf16(const training_job& job);
-step_promise promise_blas_fp32(const training_job& job, int rank);
-step_promise promise_blas_bf16(const training_job& job, int rank);
-#endif
 
 } // namespace moe

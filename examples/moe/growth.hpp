@@ -111,7 +111,7 @@ inline options doubled(const options& o, std::int64_t vocabulary, growth_row& ro
 
 } // namespace detail
 
-// The peaks of a step of each shape. `predict` is one of the dry runs of dry_training.hpp, which is given
+// The peaks of a step of each shape. `predict` is one of the dry runs of dry_runs.hpp, which is given
 // jobs for any configuration; two for each kind beside the first two. `vocabulary`: of the corpus, where the
 // options leave it open. Needs a forced routing. Throws what the first two throw; a shape that the options'
 // rules refuse, as a file of counts for fewer experts makes one, is a row that says why.

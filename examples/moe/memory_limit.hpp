@@ -6,7 +6,7 @@
 #pragma once
 
 #include "cuda_runs.hpp"
-#include "dry_training.hpp"
+#include "dry_runs.hpp"
 #include "input_error.hpp"
 #include "options.hpp"
 #include "step_promise.hpp"

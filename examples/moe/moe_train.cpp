@@ -4,7 +4,7 @@
 // that are threads or processes, and shows where its memory peaks lie.
 #include "cuda_runs.hpp"
 #include "dry_report.hpp"
-#include "dry_training.hpp"
+#include "dry_runs.hpp"
 #include "growth.hpp"
 #include "growth_report.hpp"
 #include "hardware_file.hpp"
@@ -14,6 +14,7 @@
 #include "must_agree.hpp"
 #include "process_team.hpp"
 #include "program.hpp"
+#include "progress.hpp"
 #include "report.hpp"
 #include "result_json.hpp"
 #include "state_check.hpp"
