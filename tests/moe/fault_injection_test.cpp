@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two steps of training in which one rank fails: at any operation of its backend, on the host thread or where
-// kernels run; or out of memory, while it is made and in its first step. Every rank must end, with the cause,
-// and hold nothing afterwards.
+// Steps of training in which one rank fails: at any operation of its backend, on the host thread or where
+// kernels run; or out of memory, while it is made and in its first step; as everyone has it, and with all
+// four peaks flattened. Every rank must end, with the cause, and hold nothing afterwards, no thread either.
+#include "chosen_peaks.hpp"
 #include "support/faulty_backend.hpp"
+#include "support/sanitized.hpp"
 #include "trainer_on_ranks.hpp"
 
 #include <doctest/doctest.h>
 
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 using moe_backends = test::backends<support::faulty_backend>;
@@ -33,23 +38,43 @@ training_case small_case(moe::rank_grid grid) {
   return c;
 }
 
-std::vector<std::optional<plateau::failure>> two_steps(const training_case& c, moe_backends& on) {
+// All four peaks in few operations: two layers, two ranks, one bucket and one tile of everything.
+training_case least_case() {
+  training_case c = small_case({2, 2});
+  c.config.layers = 2;
+  c.config.experts = 4;
+  c.config.flatten = {true, true, true, true};
+  c.config.dispatch = {20, 20, 2, moe::expert_placement::least_loaded, 1};
+  c.config.loss = {64, 64, 64, plateau::rotation::activations};
+  c.config.optimizer = {1 << 16, 2, plateau::update_on::device, true};
+  c.settings.context = 3;
+  return c;
+}
+
+using outcomes = std::vector<std::optional<plateau::failure>>;
+template <class F> outcomes outcomes_of(const training_case& c, moe_backends& on, F body) {
+  return test::outcomes_of<float, plateau::thread_communicator, moe::chosen_peaks>(c, on, body, options);
+}
+
+outcomes run_steps(const training_case& c, moe_backends& on, int steps) {
   static const moe::corpus text = test::random_text(c.config.vocabulary, 200, 1);
   const moe::token_sampler sampler(text, c.settings.context, 1);
-  return test::outcomes_of<float>(
-      c, on,
-      [&](auto& train) {
-        for (int step = 0; step < 2; ++step) {
-          train.run_step(sampler, step);
-          train.world().close_step();
-        }
-      },
-      options);
+  return outcomes_of(c, on, [&](auto& train) {
+    for (int step = 0; step < steps; ++step) {
+      train.run_step(sampler, step);
+      train.world().close_step();
+    }
+  });
+}
+
+// Of this process; 0 where nobody tells.
+std::ptrdiff_t threads() {
+  std::error_code none;
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task", none), {});
 }
 
 // Every rank has ended with the text; those but `failed` know who it was.
-void check_ends(const std::vector<std::optional<plateau::failure>>& ends, int failed,
-                const std::string& text) {
+void check_ends(const outcomes& ends, int failed, const std::string& text) {
   for (std::size_t rank = 0; rank < ends.size(); ++rank) {
     CAPTURE(rank);
     REQUIRE(ends[rank].has_value());
@@ -61,10 +86,10 @@ void check_ends(const std::vector<std::optional<plateau::failure>>& ends, int fa
   }
 }
 
-// Operations of a rank in two steps that nothing disturbs, making the trainer included.
-std::vector<const char*> operations_of(const training_case& c, int rank) {
+// Operations of a rank in some steps that nothing disturbs, making the trainer included.
+std::vector<const char*> operations_of(const training_case& c, int rank, int steps) {
   moe_backends on(c.grid.ranks);
-  for (const auto& end : two_steps(c, on)) REQUIRE_FALSE(end.has_value());
+  for (const auto& end : run_steps(c, on, steps)) REQUIRE_FALSE(end.has_value());
   CHECK(on.held() == 0);
   return on[rank].plan().seen;
 }
@@ -84,22 +109,37 @@ std::set<std::int64_t> sample_of(const std::vector<const char*>& kinds, int more
   return sample;
 }
 
-void fail_at_any_operation(const training_case& c, int failed, place where, std::uint64_t seed) {
-  const auto kinds = operations_of(c, failed);
-  REQUIRE(std::set<std::string>(kinds.begin(), kinds.end()).size() >= 10);
-  for (const std::int64_t k : sample_of(kinds, 200, seed)) {
-    CAPTURE(failed);
-    CAPTURE(k);
-    INFO("kind: ", kinds[static_cast<std::size_t>(k)]);
+// Every operation; where each takes ten times as long, a tenth.
+std::set<std::int64_t> all_or_some(const std::vector<const char*>& kinds, int rank) {
+  if (support::sanitized) return sample_of(kinds, 40, static_cast<std::uint64_t>(rank));
+  std::set<std::int64_t> all;
+  for (std::size_t k = 0; k < kinds.size(); ++k) all.insert(static_cast<std::int64_t>(k));
+  return all;
+}
+
+void fail_at(const training_case& c, int failed, place where, const std::vector<const char*>& kinds,
+             std::int64_t k, int steps) {
+  CAPTURE(failed);
+  CAPTURE(k);
+  INFO("kind: ", kinds[static_cast<std::size_t>(k)]);
+  const std::ptrdiff_t threads_before = threads();
+  {
     moe_backends on(c.grid.ranks);
     on[failed].plan().at = k;
     on[failed].plan().where = where;
     const auto begun = std::chrono::steady_clock::now();
-    const auto ends = two_steps(c, on);
+    const outcomes ends = run_steps(c, on, steps);
     CHECK(std::chrono::steady_clock::now() - begun < options.deadline / 2);
     check_ends(ends, failed, support::fault_plan::text);
     CHECK(on.held() == 0);
   }
+  CHECK(threads() == threads_before);
+}
+
+void fail_at_any_operation(const training_case& c, int failed, place where, std::uint64_t seed) {
+  const auto kinds = operations_of(c, failed, 2);
+  REQUIRE(std::set<std::string>(kinds.begin(), kinds.end()).size() >= 10);
+  for (const std::int64_t k : sample_of(kinds, 200, seed)) fail_at(c, failed, where, kinds, k, 2);
 }
 
 } // namespace
@@ -112,6 +152,25 @@ TEST_CASE("P3: a rank that fails in a kernel, or any other command of its stream
   fail_at_any_operation(small_case({3, 3}), 2, place::stream, 3);
   fail_at_any_operation(small_case({4, 2}), 1, place::stream, 4);
 }
+TEST_CASE("P3: with all four peaks flattened so does each operation of each rank") {
+  const training_case c = least_case();
+  for (const int failed : {0, 1}) {
+    const auto kinds = operations_of(c, failed, 1);
+    REQUIRE(kinds.size() > 500);
+    for (const std::int64_t k : all_or_some(kinds, failed)) fail_at(c, failed, place::host, kinds, k, 1);
+  }
+}
+TEST_CASE("P3: and each command of their streams, of either rank in turn") {
+  const training_case c = least_case();
+  for (const int failed : {0, 1}) {
+    const auto kinds = operations_of(c, failed, 1);
+    for (const std::int64_t k : all_or_some(kinds, failed)) {
+      const std::string_view kind = kinds[static_cast<std::size_t>(k)];
+      const bool on_host = kind == "fetch" || kind.ends_with("memory");
+      if (k % 2 == failed && !on_host) fail_at(c, failed, place::stream, kinds, k, 1);
+    }
+  }
+}
 
 TEST_CASE("P1: a rank whose memory does not suffice is found when trainers are made, and named on all") {
   const training_case c = test::tiny_case({4, 2});
@@ -121,8 +180,7 @@ TEST_CASE("P1: a rank whose memory does not suffice is found when trainers are m
     moe_backends on(4);
     on[poor].device().meter().limit(static_cast<std::size_t>(10 * (shared + expert)));
     bool ran = false;
-    const auto ends = test::outcomes_of<float>(
-        c, on, [&](auto&) { ran = true; }, options);
+    const auto ends = outcomes_of(c, on, [&](auto&) { ran = true; });
     CHECK_FALSE(ran);
     for (const auto& end : ends) {
       REQUIRE(end.has_value());
@@ -146,14 +204,11 @@ TEST_CASE("P1: a rank out of memory in its first step reaches every rank; the op
   const int poor = 1;
   for (const bool all : {false, true}) {
     moe_backends on(4);
-    const auto ends = test::outcomes_of<float>(
-        c, on,
-        [&](auto& train) {
-          plateau::meter& meter = train.backend().device().meter();
-          if (all || train.world().rank() == poor) meter.limit(meter.current() + 1000);
-          train.run_step(sampler, 0);
-        },
-        options);
+    const auto ends = outcomes_of(c, on, [&](auto& train) {
+      plateau::meter& meter = train.backend().device().meter();
+      if (all || train.world().rank() == poor) meter.limit(meter.current() + 1000);
+      train.run_step(sampler, 0);
+    });
     for (const auto& end : ends) {
       REQUIRE(end.has_value());
       CAPTURE(end->text);
@@ -176,14 +231,11 @@ TEST_CASE("the logits ask for tokens x vocabulary x 4 bytes; over the limit ever
   const moe::token_sampler sampler(text, c.settings.context, 1);
   const auto bytes = std::to_string(c.settings.limits(2).tokens() * 3001 * 4);
   moe_backends on(2);
-  const auto ends = test::outcomes_of<float>(
-      c, on,
-      [&](auto& train) {
-        plateau::meter& meter = train.backend().device().meter();
-        if (train.world().rank() == 1) meter.limit(meter.current() + 100'000);
-        train.run_step(sampler, 0);
-      },
-      options);
+  const auto ends = outcomes_of(c, on, [&](auto& train) {
+    plateau::meter& meter = train.backend().device().meter();
+    if (train.world().rank() == 1) meter.limit(meter.current() + 100'000);
+    train.run_step(sampler, 0);
+  });
   check_ends(ends, 1, "rank 1: vocabulary asked for " + bytes + " bytes of device memory");
   for (const auto& end : ends) CHECK(end->text.find("(in loss)") != std::string::npos);
   CHECK(on.held() == 0);
@@ -195,7 +247,8 @@ TEST_CASE("trainers that were given different settings do not begin") {
     support::faulty_backend backend;
     auto settings = c.settings;
     if (world.rank() == 1) settings.learning_rate *= 1.0000001;
-    test::trainer_of<float, support::faulty_backend> train(backend, world, c.config, c.grid, settings);
+    test::trainer_of<float, support::faulty_backend, plateau::thread_communicator, moe::chosen_peaks> train(
+        backend, world, c.config, c.grid, settings);
   });
   check_ends(ends, 1, "rank 1 against rank 0, 2");
 }
