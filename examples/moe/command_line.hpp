@@ -68,14 +68,33 @@ class flag_table {
   }
 
   template <class Choice>
+  static Choice parse_choice(const std::string& name, const std::string& text, Choice first, Choice second) {
+    if (text != name_of(first) && text != name_of(second))
+      throw input_error{
+          fmt::format("{}: expected {} or {}, got '{}'", name, name_of(first), name_of(second), shown(text))};
+    return text == name_of(first) ? first : second;
+  }
+
+  template <class Choice>
   void choice(const std::string& name, Choice& target, Choice first, Choice second, const std::string& help) {
     flag(name, fmt::format("{}|{}", name_of(first), name_of(second)), help, std::string{name_of(target)},
          [&target, name, first, second](const std::string& text) {
-           if (text != name_of(first) && text != name_of(second))
-             throw input_error{fmt::format("{}: expected {} or {}, got '{}'", name, name_of(first),
-                                           name_of(second), shown(text))};
-           target = text == name_of(first) ? first : second;
+           target = parse_choice(name, text, first, second);
          });
+  }
+
+  template <class Choice>
+  void choice(const std::string& name, std::optional<Choice>& target, Choice first, Choice second,
+              const std::string& help) {
+    flag(name, fmt::format("{}|{}", name_of(first), name_of(second)), help, std::string{name_of(first)},
+         [&target, name, first, second](const std::string& text) {
+           target = parse_choice(name, text, first, second);
+         });
+  }
+
+  // Its opposite is "--no-" + name.
+  void toggle(const std::string& name, bool& target, const std::string& help) {
+    app_.add_flag("--" + name + ",!--no-" + name, target, help)->group(group_)->disable_flag_override();
   }
 
   void path(const std::string& name, std::string& target, const std::string& help) {
@@ -225,6 +244,18 @@ inline void add_flags(CLI::App& app, options& o) {
              o.routing.text, [&o](const std::string& text) { o.routing = parse_routing("--routing", text); });
   flags.flag("--memory-limit", "SIZE", "device bytes of a rank, such as 64MiB; over it the run ends", "",
              [&o](const std::string& text) { o.memory_limit_bytes = parse_bytes("--memory-limit", text); });
+
+  flags.group("Flattened beside unflattened: twice the same training, where --flatten is given");
+  flags.toggle("compare", o.compare,
+               "train first with nothing flattened, then as asked, and show\nboth side by side; files and "
+               "--memory-limit are those of\nthe flattened run");
+  flags.toggle("parity", o.parity,
+               "both at once, in lock step: after every step what they\ndiffer in, by token and by gradient");
+  flags.choice("--parity-weights", o.parity_weights, parity_start::own, parity_start::same,
+               "each goes on with its own weights, or the flattened one\nstarts each step from those of the "
+               "other, moments included");
+  flags.choice("--parity-tensors", o.parity_tensors, parity_rows::worst, parity_rows::all,
+               "of each kind of tensor the worst gradient, or all tensors;\n--json has all");
 
   flags.group("Dry run: peaks and time of a step without data, on a machine that need not be here");
   app.add_flag("--dry-run", o.dry_run, "predict instead of train; needs a forced --routing")

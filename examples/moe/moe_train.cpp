@@ -2,6 +2,7 @@
 //
 // moe_train: trains a small mixture-of-experts transformer on any text, on CPU threads or on GPUs, with ranks
 // that are threads or processes, and shows where its memory peaks lie.
+#include "comparison.hpp"
 #include "cuda_runs.hpp"
 #include "dry_report.hpp"
 #include "dry_runs.hpp"
@@ -12,6 +13,7 @@
 #include "mpi_place.hpp"
 #include "mpi_start.hpp"
 #include "must_agree.hpp"
+#include "parity_report.hpp"
 #include "process_team.hpp"
 #include "program.hpp"
 #include "progress.hpp"
@@ -21,10 +23,13 @@
 #include "token_sampler.hpp"
 #include "trace_files.hpp"
 #include "training_job.hpp"
+#include "unflattened_options.hpp"
 
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #if defined(MOE_HAS_BLAS)
@@ -73,6 +78,13 @@ moe::run_result predict(const moe::training_job& job) {
   return bf16 ? moe::dry_run_builtin_bf16(job) : moe::dry_run_builtin_fp32(job);
 }
 
+// What was promised of all tags together, where every byte is.
+void add_promised_totals(const moe::training_job& job, moe::run_result& result) {
+  for (moe::peak_record& total : result.totals)
+    if (const moe::step_promise p = moe::promise_of(job, total.rank); p.all_promised())
+      total.promised = total.space == "device" ? p.total.device_bytes : p.total.pinned_bytes;
+}
+
 // What was asked for beside the text for people.
 void write_files(const moe::options& o, moe::run_result& result) {
   if (result.trace) result.trace->title = moe::trace_title(result);
@@ -95,16 +107,30 @@ int run_dry(const moe::options& o, std::ostream& out) {
   moe::check(moe::model_of(o, text.vocabulary), moe::grid_of(o));
   job.machine = moe::machine_of("--hardware", o.hardware_name(), o.ranks);
   moe::check_memory_limit(job);
+  std::shared_ptr<const moe::run_result> before;
+  if (o.compare) {
+    moe::training_job unflattened = job;
+    unflattened.config = moe::unflattened_of(o);
+    out << moe::first_run_line;
+    before = std::make_shared<const moe::run_result>(predict(unflattened));
+    out << moe::prediction_text(*before) << '\n' << moe::second_run_line(o);
+  }
   moe::run_result result = predict(job);
+  add_promised_totals(job, result);
+  result.unflattened = before;
   out << moe::prediction_text(result) << moe::dispatch_line(result) << '\n'
       << moe::peak_table(result) << std::flush;
   if (o.growth) {
     result.growth = moe::growth_of(o, text.vocabulary, predict);
     out << '\n' << moe::growth_text(*result.growth) << std::flush;
   }
+  if (before) out << '\n' << moe::comparison_table(result) << std::flush;
   write_files(o, result);
   if (!out) throw moe::output_error("standard output: writing what the run came to failed");
-  return result.prediction->found == 0 && result.prediction->trouble.empty() ? 0 : 1;
+  const auto sound = [](const moe::run_result& of) {
+    return of.prediction->found == 0 && of.prediction->trouble.empty();
+  };
+  return sound(result) && (!before || sound(*before)) ? 0 : 1;
 }
 
 // What a run reads before it begins.
@@ -156,11 +182,26 @@ int run(const moe::options& o, moe::process_team& team) {
     if (!from.text.note.empty()) out << from.text.note << '\n';
     out << moe::corpus_lines(moe::summary_of(from.text)) << std::endl;
   }
+  std::shared_ptr<const moe::run_result> before;
+  if (o.compare && !o.parity) {
+    moe::training_job unflattened = job;
+    unflattened.config = moe::unflattened_of(o);
+    if (team.first()) out << moe::first_run_line << std::flush;
+    auto first = train(unflattened);
+    team.on_first([&] {
+      before = std::make_shared<const moe::run_result>(std::move(*first));
+      out << moe::summary_line(*before) << "\n\n" << moe::second_run_line(o) << std::flush;
+    });
+  }
   std::optional<moe::run_result> result = train(job);
   team.on_first([&] {
+    add_promised_totals(job, *result);
+    if (before) result->unflattened = before;
+    if (result->parity) out << moe::parity_summary(*result->parity, result->first_step);
     out << moe::summary_line(*result) << '\n'
         << moe::dispatch_line(*result) << '\n'
         << moe::peak_table(*result) << std::flush;
+    if (result->unflattened) out << '\n' << moe::comparison_table(*result) << std::flush;
     write_files(o, *result);
     if (!out) throw moe::output_error("standard output: writing what the run came to failed");
   });

@@ -81,6 +81,9 @@ inline std::vector<named_value> must_agree(const training_job& job) {
   add("zero1", s.zero1);
   add("host-budget", o.checkpoint().host_budget_bytes);
   add("keep-every", o.checkpoint().keep_every);
+  add("compare", o.compare);
+  add("parity", o.parity);
+  add("parity-weights", name_of(o.parity_from()));
   const auto given = [&](std::string_view flag, const std::string& path) {
     add(flag, path.empty() ? "none" : "a file");
   };

@@ -7,6 +7,7 @@
 #include "batch_dealing.hpp"
 #include "input_error.hpp"
 #include "options.hpp"
+#include "unflattened_options.hpp"
 
 #include <plateau/ring/attention_shape.hpp>
 
@@ -186,6 +187,34 @@ inline void check_optimizer(const options& o) {
                                   *o.bucket_bytes, least)};
 }
 
+// What goes with a training that is done twice.
+inline void check_both(const options& o) {
+  const auto refuse = [](bool given, std::string_view flag, std::string_view why) {
+    if (given) throw input_error{fmt::format("{}: {}", flag, why)};
+  };
+  if (!o.parity) {
+    refuse(o.parity_weights.has_value(), "--parity-weights", "expected only with --parity");
+    refuse(o.parity_tensors.has_value(), "--parity-tensors", "expected only with --parity");
+  }
+  const bool flat = std::any_of(flatten_rows.begin(), flatten_rows.end(),
+                                [&](const auto& row) { return o.flatten.*row.member; });
+  for (const auto& [given, flag] : {std::pair{o.parity, "--parity"}, {o.compare, "--compare"}})
+    refuse(
+        given && !flat, flag,
+        "nothing is flattened that could be held against what is not; expected with --flatten all, or some "
+        "of it");
+  if (!o.parity) return;
+  refuse(o.dry_run, "--parity",
+         "expected without --dry-run, which computes no numbers; --compare has its "
+         "peaks side by side");
+  constexpr std::string_view alone = "expected without --parity, whose steps are not those of one run alone; "
+                                     "--compare writes the flattened run's";
+  refuse(!o.save.empty(), "--save", alone);
+  refuse(!o.trace.empty(), "--trace", alone);
+  refuse(!o.svg.empty(), "--svg", alone);
+  refuse(!o.record_routing.empty(), "--record-routing", alone);
+}
+
 // Throws input_error unless the options fit each other. The vocabulary of the corpus is checked where that is
 // read.
 inline void check(const options& o) {
@@ -243,6 +272,14 @@ inline void check(const options& o) {
           "--weights and --resume: expected one of them (a saved state holds its weights)");
   detail::check_paths(o);
   check_dry_run(o);
+  check_both(o);
+  if (!o.compare && !o.parity) return;
+  try {
+    check(unflattened_of(o));
+  } catch (const input_error& error) {
+    throw input_error{
+        fmt::format("{}: with nothing flattened, {}", o.parity ? "--parity" : "--compare", error.what())};
+  }
 }
 
 } // namespace moe

@@ -60,6 +60,15 @@ constexpr std::string_view name_of(expert_placement placement) {
   return names[static_cast<std::size_t>(placement)];
 }
 
+// Where the flattened one of two trainings in lock step starts each step from.
+enum class parity_start { own, same };
+// Which tensors' gradients are shown of them.
+enum class parity_rows { worst, all };
+constexpr std::string_view name_of(parity_start start) {
+  return start == parity_start::same ? "same" : "own";
+}
+constexpr std::string_view name_of(parity_rows rows) { return rows == parity_rows::all ? "all" : "worst"; }
+
 inline constexpr std::array<plateau::rotation, 3> all_rotations{
     plateau::rotation::automatic, plateau::rotation::activations, plateau::rotation::weights};
 constexpr std::string_view name_of(plateau::update_on where) {
@@ -141,6 +150,11 @@ struct options {
   routing_scenario routing;
   std::optional<std::uint64_t> memory_limit_bytes; // per rank, device space
 
+  bool compare = false; // train twice, first with nothing flattened, and show both
+  bool parity = false;  // both at once, and what they differ in after every step
+  std::optional<parity_start> parity_weights;
+  std::optional<parity_rows> parity_tensors;
+
   bool dry_run = false;                // no data: predict peaks and time
   std::optional<std::string> hardware; // of a dry run: h200, this-host, or a file (hardware_name())
   std::int64_t dry_step = 1;           // the step that a dry run is of
@@ -194,10 +208,20 @@ struct options {
     s.zero1 = zero1;
     return s;
   }
+  parity_start parity_from() const { return parity_weights.value_or(parity_start::own); }
+  parity_rows shown_tensors() const { return parity_tensors.value_or(parity_rows::worst); }
   std::int64_t head_size() const { return hidden / heads; }
   std::int64_t last_step() const { return stop_after.value_or(steps); }
   std::int64_t warmup_steps() const { return warmup.value_or(std::min<std::int64_t>(20, steps / 10)); }
 };
+
+// As --flatten takes them.
+inline std::string flattened_peaks(const options& o) {
+  std::string names;
+  for (const auto& row : flatten_rows)
+    if (o.flatten.*row.member) names += (names.empty() ? "" : ",") + std::string{row.name};
+  return names.empty() ? "none" : names;
+}
 
 // Parameters of the whole model, experts of all ranks included. Double: an impossible model must not
 // overflow.

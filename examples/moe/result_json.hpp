@@ -5,6 +5,7 @@
 #pragma once
 
 #include "atomic_file.hpp"
+#include "comparison_json.hpp"
 #include "run_result.hpp"
 
 #include <cstdint>
@@ -69,9 +70,6 @@ inline nlohmann::ordered_json optimizer_json(const options& o) {
 
 // The names of the flags with underscores; what was left to the program is shown as it was decided.
 inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabulary) {
-  std::string flatten;
-  for (const auto& row : flatten_rows)
-    if (o.flatten.*row.member) flatten += (flatten.empty() ? "" : ",") + std::string{row.name};
   return {{"ranks", o.ranks},
           {"expert_parallel", o.expert_ranks()},
           {"sequence_parallel", o.sequence_parallel},
@@ -103,7 +101,7 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"attention_tile", {o.attention_queries, o.attention_keys}},
           {"key_hop_rows", o.sequence().hop_rows},
           {"gemm", name_of(o.gemm)},
-          {"flatten", flatten.empty() ? "none" : flatten},
+          {"flatten", flattened_peaks(o)},
           {"dispatch", dispatch_json(o)},
           {"vocabulary_loss", loss_json(o)},
           {"optimizer", optimizer_json(o)},
@@ -111,6 +109,8 @@ inline nlohmann::ordered_json config_json(const options& o, std::int64_t vocabul
           {"keep_every", o.checkpoint().keep_every},
           {"routing", o.routing.text},
           {"memory_limit", detail::or_null(o.memory_limit_bytes)},
+          {"compare", o.compare},
+          {"parity", o.parity},
           {"data", detail::path_or_null(o.data)},
           {"weights", detail::path_or_null(o.weights)},
           {"resume", detail::path_or_null(o.resume)},
@@ -224,6 +224,11 @@ inline nlohmann::ordered_json result_json(const run_result& result) {
                    {"runtime", result.gpus->runtime}};
   if (result.prediction) all["dry_run"] = prediction_json(result);
   if (result.growth) all["growth"] = growth_json(*result.growth);
+  if (result.unflattened) {
+    all["comparison"] = comparison_json(result);
+    all["unflattened"] = result_json(*result.unflattened);
+  }
+  if (result.parity) all["parity"] = parity_json(result);
   return all;
 }
 

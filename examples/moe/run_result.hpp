@@ -8,6 +8,7 @@
 #include "dispatch_summary.hpp"
 #include "growth_table.hpp"
 #include "options.hpp"
+#include "parity.hpp"
 
 #include <plateau/dry_run/hardware.hpp>
 #include <plateau/dry_run/timeline.hpp>
@@ -101,6 +102,9 @@ struct run_result {
   // Where the trace's names lie, if they are not the program's own.
   std::shared_ptr<const std::set<std::string>> trace_names;
   std::string routing; // CSV, where it was to be recorded
+  // With --compare or --parity: of the training with nothing flattened, and how far the two are apart.
+  std::shared_ptr<const run_result> unflattened;
+  std::optional<parity_record> parity;
 };
 
 // Device bytes of the rank that holds most.

@@ -5,6 +5,7 @@
 // (training_job.hpp lists them).
 #pragma once
 
+#include "lock_step.hpp"
 #include "train_rank.hpp"
 
 #include <chrono>
@@ -25,7 +26,9 @@ std::optional<run_result> run_training(const training_job& job, Launch&& launch)
   std::optional<run_result> result; // written by rank 0, if it is here
   launch(run.grid.ranks, std::chrono::seconds{job.config.deadline_seconds},
          [&](plateau::any_communicator<typename Backend::stream>& world, const auto&... backend_arguments) {
-           if (auto mine = train_rank<T, Backend>(run, world, backend_arguments...)) result = std::move(mine);
+           auto mine = job.config.parity ? train_in_lock_step<T, Backend>(run, world, backend_arguments...)
+                                         : train_rank<T, Backend>(run, world, backend_arguments...);
+           if (mine) result = std::move(mine);
          });
   return result;
 }
