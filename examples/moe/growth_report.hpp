@@ -38,7 +38,8 @@ inline std::string growth_advice(const options& o, std::string_view tag) {
     return "experts on more ranks (--expert-parallel): the device has those of two layers, and of embedding "
            "and head";
   if (tag == "parameters")
-    return "experts on more ranks (--expert-parallel), or weights of half the bytes (--dtype bf16)";
+    return fmt::format("experts on more ranks (--expert-parallel){}",
+                       o.dtype == compute_type::fp32 ? ", or weights of half the bytes (--dtype bf16)" : "");
   if (tag == "activations")
     return fmt::format("fewer tokens of a rank at a time: each sequence over {} (--sequence-parallel), more "
                        "micro-batches (--accumulate) or more ranks for the same batch",
