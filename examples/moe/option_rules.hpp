@@ -228,7 +228,13 @@ inline void check(const options& o) {
     require(a <= b, fmt::format("{} {}: expected at most {} {}", small, a, large, b));
   };
   check_sequence(o);
-  check_shares(o.routing, o.ranks / o.sequence_parallel);
+  try {
+    check_shares(o.routing, o.ranks / o.sequence_parallel);
+  } catch (const input_error& error) {
+    if (o.sequence_parallel == 1) throw;
+    throw input_error{
+        fmt::format("{}; with --sequence-parallel {} these are groups", error.what(), o.sequence_parallel)};
+  }
   divides("--expert-parallel", o.expert_ranks(), "--ranks", o.ranks);
   divides("--expert-parallel", o.expert_ranks(), "--experts", o.experts);
   divides("--heads", o.heads, "--hidden", o.hidden);
