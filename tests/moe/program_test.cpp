@@ -313,7 +313,7 @@ TEST_CASE("forced routing shows in the dispatch peaks, and sets off the alarm") 
   CHECK(has(at.train("--stop-after 1 --top-k 1 --routing all-to-one").out, "alarm"));
 }
 
-TEST_CASE("--memory-limit: status 1, one line with rank, tag, bytes asked and held; nothing is saved") {
+TEST_CASE("--memory-limit: status 1, one line with rank, tag, bytes asked and held; nothing is written") {
   if (program_missing()) return;
   const workplace at;
   const std::size_t before = at.folder.entries();
@@ -322,18 +322,71 @@ TEST_CASE("--memory-limit: status 1, one line with rank, tag, bytes asked and he
   for (const json& total : r.at("peak_bytes_total"))
     if (total.at("space") == "device") most = std::max(most, total.at("bytes").get<std::uint64_t>());
   std::filesystem::remove(at.file("results"));
-  for (const std::uint64_t limit : {std::uint64_t{100'000}, most - 1}) {
-    const ending end = at.train("--stop-after 1 --memory-limit " + std::to_string(limit) + " --save " +
-                                at.file("state") + " --json " + at.file("results"));
-    CHECK(end.status == 1);
-    CAPTURE(end.err);
-    for (const char* part :
-         {"moe_train: rank ", " asked for ", " bytes of device memory", " of the limit of ", "parameters "})
-      CHECK_MESSAGE(has(end.err, part), part);
-    CHECK(one_line(end.err));
-    CHECK(at.folder.entries() == before);
-  }
+  const auto under = [&](std::uint64_t limit, const std::string& more) {
+    return at.train("--stop-after 1 --memory-limit " + std::to_string(limit) + " --json " +
+                    at.file("results") + more);
+  };
+  const ending end = under(most - 1, "");
+  CHECK(end.status == 1);
+  CAPTURE(end.err);
+  for (const char* part : {"moe_train: rank ", " asked for ", " bytes of device memory", " of the limit of ",
+                           "parameters ", " promised", " is furthest over its promise, by "})
+    CHECK_MESSAGE(has(end.err, part), part);
+  CHECK(one_line(end.err));
+  CHECK(at.folder.entries() == before);
+  // What no peak would make larger is not there either: refused before anything is made.
+  const ending refused = under(20'000, " --save " + at.file("state"));
+  CHECK(refused.status == 2);
+  CAPTURE(refused.err);
+  for (const char* part :
+       {"--memory-limit 20000: a step needs ", " before the peaks that are not flattened add ",
+        ": parameters ", ", activations ", "expected more than ", ", or --flatten all, for which "})
+    CHECK_MESSAGE(has(refused.err, part), part);
+  CHECK(!has(refused.err, "vocabulary "));
+  CHECK(one_line(refused.err));
+  CHECK(at.folder.entries() == before);
   CHECK(at.train("--stop-after 1 --memory-limit " + std::to_string(most)).status == 0);
+}
+
+TEST_CASE(
+    "--memory-limit with --flatten all: the smallest that does is named, does, and a byte less does not") {
+  if (program_missing()) return;
+  const workplace at;
+  const std::size_t before = at.folder.entries();
+  const auto smallest = [&](const std::string& more) {
+    const ending end = at.train("--flatten all --stop-after 1 --memory-limit 1 " + more);
+    CAPTURE(end.err);
+    CHECK(end.status == 2);
+    CHECK(one_line(end.err));
+    for (const char* part : {"--memory-limit 1: a step needs ", ", most of all in its ", ": parameters ",
+                             ", gradients ", ", dispatch ", ", vocabulary ", ", checkpoint ", ", optimizer "})
+      CHECK_MESSAGE(has(end.err, part), part);
+    const std::string expected = "expected at least ";
+    REQUIRE(has(end.err, expected));
+    return std::stoull(end.err.substr(end.err.find(expected) + expected.size()));
+  };
+  const auto under = [&](std::uint64_t limit, const std::string& more) {
+    return at.train("--flatten all --stop-after 1 --memory-limit " + std::to_string(limit) + " " + more)
+        .status;
+  };
+  // A run, one that saves, which takes a buffer more, and dry runs of what may be set beside all four.
+  const std::string dry = "--dry-run --hardware h200 --routing hot:0.9,1 ";
+  std::uint64_t plain = 0;
+  for (const std::string& more :
+       {std::string{}, dry, "--save " + at.file("state"), dry + "--zero1 --accumulate 2 --tied",
+        dry + "--update-on host --keep-every 2 --rotate weights --vocabulary-tile 7x9 --hop-rows 3",
+        dry + "--host-budget 0 --slots 1 --dispatch-slots 1",
+        dry + "--ranks 52 --expert-parallel 4 --batch 104 --placement native"}) { // more than the vocabulary
+    CAPTURE(more);
+    const std::uint64_t limit = smallest(more);
+    CHECK(at.folder.entries() == before);
+    CHECK(under(limit - 1, more) == 2);
+    CHECK(at.folder.entries() == before);
+    CHECK(under(limit, more) == 0);
+    std::filesystem::remove(at.file("state"));
+    if (plain == 0) plain = limit;
+    if (more == dry) CHECK(limit == plain);
+  }
 }
 
 TEST_CASE("bad input: status 2, one line that names the file or the flag, nothing written") {
