@@ -4,6 +4,7 @@
 // second step on; and what it is told that cannot work is an error on every rank.
 #include "support/attention_cases.hpp"
 #include "support/counted_new.hpp"
+#include "support/plain_attention.hpp"
 
 #include <doctest/doctest.h>
 
@@ -20,7 +21,8 @@ using support::attention_case, support::values_of, support::run_attention;
 namespace {
 
 using threads = support::on_threads<>;
-template <class T> using on_host = pl::ring_attention<pl::host_backend, pl::thread_communicator, T>;
+template <class T, class Kernel = pl::attention_by_gemm>
+using on_host = pl::ring_attention<pl::host_backend, pl::thread_communicator, T, Kernel>;
 
 attention_case case_of(sequence_split split) {
   attention_case c;
@@ -35,12 +37,13 @@ attention_case case_of(sequence_split split) {
 }
 
 // Lines of which more than 256 bytes in a row keep a pattern, on any rank.
-template <class T> std::vector<std::string> untouched(const attention_case& c) {
+template <class T, class Kernel = pl::attention_by_gemm>
+std::vector<std::string> untouched(const attention_case& c) {
   std::vector<std::string> out;
-  const pl::working_set set = on_host<T>::working_set(c.shape, c.ranks());
+  const pl::working_set set = on_host<T, Kernel>::working_set(c.shape, c.ranks());
   std::vector<unsigned char*> slab(static_cast<std::size_t>(c.ranks()));
   std::mutex one_at_a_time;
-  run_attention<T>(
+  run_attention<T, Kernel>(
       c, values_of<T>(c), threads{},
       [&](auto stage) {
         pl::working_set all(pl::tag::other);
@@ -82,6 +85,9 @@ TEST_CASE("the promise is tight: the worst input touches all of it") {
       c.shape.forward_only = i == 3;
       for (const std::string& line : untouched<float>(c)) FAIL_CHECK("untouched: " << line);
       for (const std::string& line : untouched<pl::bfloat16>(c)) FAIL_CHECK("untouched: " << line);
+      if (i > 1) continue;
+      for (const std::string& line : untouched<pl::bfloat16, support::plain_attention>(c))
+        FAIL_CHECK("untouched, with a kernel of the user's: " << line);
     }
 }
 
@@ -192,6 +198,21 @@ TEST_CASE("a shape that cannot work is refused, on every rank, with what was ask
     on_host<float> op(backend, comm, s, space);
   });
   CHECK_MESSAGE(room.find("the workspace has 100 device bytes") != std::string::npos, room);
+}
+
+TEST_CASE("where the vote is the caller's, not a word passes, and what does not fit is told here") {
+  pl::run_ranks(2, [&](pl::thread_communicator& comm) {
+    pl::host_backend backend;
+    const pl::attention_shape s = case_of(sequence_split::contiguous(40, 2)).shape;
+    pl::workspace<pl::host_backend> space(backend, on_host<float>::working_set(s, 2));
+    const on_host<float> op(backend, comm, s, space, pl::voting::left_to_caller);
+    CHECK(comm.counters().host_exchanges == 0);
+    if (comm.rank() == 1) return;
+    pl::attention_shape wrong = s;
+    wrong.kv_heads = 3;
+    CHECK_THROWS_AS(on_host<float>(backend, comm, wrong, space, pl::voting::left_to_caller),
+                    pl::config_error);
+  });
 }
 
 TEST_CASE("inputs that do not fit or differ are an error on every rank; agreed, on the rank that has them") {

@@ -3,6 +3,7 @@
 // Ring attention against float64 on one rank: any number of ranks, any split, documents across shards,
 // lengths off every tile.
 #include "support/attention_cases.hpp"
+#include "support/plain_attention.hpp"
 
 #include <doctest/doctest.h>
 
@@ -46,107 +47,7 @@ sequence_split uneven(index_t tokens, int ranks) {
   return sequence_split::of(tokens, chunks);
 }
 
-// A kernel of a user's: a score at a time.
-struct score_and_mask {
-  pl::attention_tile_mask mask;
-  index_t heads, kv_heads, size;
-  float scale;
-
-  template <class Row> PLATEAU_HD float score(const Row* q, const Row* k) const {
-    float z = 0;
-    for (index_t e = 0; e < size; ++e) z += pl::widen(q[e]) * pl::widen(k[e]);
-    return z * scale;
-  }
-  PLATEAU_HD bool sees(index_t i, index_t j, view<const unsigned char> hidden) const {
-    const pl::attention_columns seen = mask.seen(i);
-    return j >= seen.first && j < seen.end && (hidden.n == 0 || hidden[j] == 0);
-  }
-  PLATEAU_HD index_t query_at(index_t h) const { return h * size; }
-  PLATEAU_HD index_t key_at(index_t h) const { return h / (heads / kv_heads) * size; }
-};
-// Over elements{queries x heads}.
-struct plain_forward {
-  score_and_mask of;
-  template <class T>
-  PLATEAU_HD void operator()(index_t n, tile<const T> q, tile<const T> k, tile<const T> v,
-                             view<const unsigned char> hidden, tile<T> out, tile<float> lse) const {
-    const index_t i = n / of.heads, h = n % of.heads;
-    pl::online_lse state;
-    for (index_t j = 0; j < k.rows; ++j)
-      if (of.sees(i, j, hidden))
-        state =
-            merge(state, pl::online_lse::of(of.score(q.row(i) + of.query_at(h), k.row(j) + of.key_at(h))));
-    for (index_t e = 0; e < of.size; ++e) {
-      float sum = 0;
-      for (index_t j = 0; j < k.rows; ++j)
-        if (of.sees(i, j, hidden))
-          sum += pl::exp(of.score(q.row(i) + of.query_at(h), k.row(j) + of.key_at(h)) - state.m) *
-                 pl::widen(v(j, of.key_at(h) + e));
-      out(i, of.query_at(h) + e) = pl::narrow<T>(state.s == 0 ? 77.0F : sum / state.s); // not looked at
-    }
-    lse(h, i) = state.s == 0 ? -std::numeric_limits<float>::infinity() : state.value();
-  }
-};
-// Over elements{queries x heads} for dq, elements{keys x kv_heads} for dk and dv.
-struct plain_backward {
-  score_and_mask of;
-  bool of_queries;
-
-  template <class T>
-  PLATEAU_HD void operator()(index_t n, tile<const T> q, tile<const T> k, tile<const T> v,
-                             view<const unsigned char> hidden, tile<const T> out, tile<const float> lse,
-                             tile<const T> dout, tile<float> dq, tile<float> dk, tile<float> dv) const {
-    const index_t group = of.heads / of.kv_heads;
-    const auto pair = [&](index_t i, index_t j, index_t h) {
-      if (!of.sees(i, j, hidden)) return;
-      const T* d = dout.row(i) + of.query_at(h);
-      const float share = pl::exp(of.score(q.row(i) + of.query_at(h), k.row(j) + of.key_at(h)) - lse(h, i));
-      float dshare = 0;
-      for (index_t e = 0; e < of.size; ++e)
-        dshare +=
-            pl::widen(d[e]) * (pl::widen(v(j, of.key_at(h) + e)) - pl::widen(out(i, of.query_at(h) + e)));
-      for (index_t e = 0; e < of.size; ++e) {
-        if (of_queries) {
-          dq(i, of.query_at(h) + e) += share * dshare * of.scale * pl::widen(k(j, of.key_at(h) + e));
-          continue;
-        }
-        dk(j, of.key_at(h) + e) += share * dshare * of.scale * pl::widen(q(i, of.query_at(h) + e));
-        dv(j, of.key_at(h) + e) += share * pl::widen(d[e]);
-      }
-    };
-    if (of_queries)
-      for (index_t j = 0; j < k.rows; ++j) pair(n / of.heads, j, n % of.heads);
-    else
-      for (index_t i = 0; i < q.rows; ++i)
-        for (index_t g = 0; g < group; ++g) pair(i, n / of.kv_heads, n % of.kv_heads * group + g);
-  }
-};
-struct plain_attention {
-  static index_t scratch_bytes(const pl::attention_shape& s) { return s.tile.queries; }
-  static void check(const pl::attention_shape& s) {
-    if (s.head_size > 64) throw pl::config_error("plain_attention: heads of up to 64");
-  }
-  template <class T> static score_and_mask about(const pl::attention_block<T>& b) {
-    return {b.mask, b.heads, b.kv_heads, b.head_size, b.score_scale};
-  }
-  template <class Backend, class T>
-  void forward(Backend& backend, typename Backend::stream& s, const pl::attention_block<T>& b, tile<T> out,
-               tile<float> lse, pl::scratch_view scratch) {
-    backend.launch(s, pl::elements{scratch.n}, pl::fill<unsigned char>{1}, pl::out(scratch));
-    backend.launch(s, pl::elements{b.q.rows * b.heads}, plain_forward{about(b)}, pl::in(b.q), pl::in(b.k),
-                   pl::in(b.v), pl::in(b.hidden_keys), pl::out(out), pl::out(lse));
-  }
-  template <class Backend, class T>
-  void backward(Backend& backend, typename Backend::stream& s, const pl::attention_block<T>& b,
-                tile<const T> out, tile<const float> lse, tile<const T> dout, tile<float> dq, tile<float> dk,
-                tile<float> dv, pl::scratch_view) {
-    for (const bool of_queries : {true, false})
-      backend.launch(s, pl::elements{of_queries ? b.q.rows * b.heads : b.k.rows * b.kv_heads},
-                     plain_backward{about(b), of_queries}, pl::in(b.q), pl::in(b.k), pl::in(b.v),
-                     pl::in(b.hidden_keys), pl::in(out), pl::in(lse), pl::in(dout), pl::inout(dq),
-                     pl::inout(dk), pl::inout(dv));
-  }
-};
+using support::plain_attention;
 static_assert(pl::attention_tile_kernel<plain_attention, pl::host_backend, float>);
 static_assert(!pl::attention_tile_kernel<pl::attention_by_gemm, pl::host_backend, float>);
 
@@ -157,8 +58,11 @@ TEST_CASE("1, 2, 3, 4, 8 ranks: outputs, states and gradients agree with one ran
     for (const int ranks : {1, 2, 3, 4, 8}) {
       CAPTURE(ranks);
       CAPTURE(static_cast<int>(mask));
-      check<float>(case_of(sequence_split::balanced(83, ranks), mask));
-      check<pl::bfloat16>(case_of(sequence_split::contiguous(83, ranks), mask));
+      attention_case c = case_of(sequence_split::balanced(83, ranks), mask);
+      c.seed = static_cast<std::uint64_t>(ranks);
+      check<float>(c);
+      c.split = sequence_split::contiguous(83, ranks);
+      check<pl::bfloat16>(c);
     }
 }
 
@@ -286,4 +190,35 @@ TEST_CASE("work is even over ranks, and what a planner is told is what is done")
       }
       if (i == 0) CHECK(most <= 1.02 * sum / ranks);
     }
+}
+
+TEST_CASE("causal work is even at every step, where each waits for its neighbour") {
+  for (const int ranks : {2, 4, 8}) {
+    CAPTURE(ranks);
+    pl::attention_shape shape = case_of(sequence_split::contiguous(0, 1)).shape;
+    const sequence_split split = sequence_split::balanced(2048 * ranks, ranks);
+    const pl::packed_documents one(split.tokens());
+    pl::attention_rounds rounds;
+    rounds.assign(split, 512);
+    const pl::ring_schedule schedule(split.rows_of_ranks(), 512);
+    double slowest = 0, all = 0; // pairs, as if all waited for the slowest at each step
+    for (index_t t = 0; t < schedule.steps(); ++t) {
+      double most = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const pl::ring_step at = schedule.at(rank, t);
+        index_t pairs = 0, rows = 0;
+        for (const pl::attention_piece& p : rounds.pieces(at.owner, at.round)) {
+          CHECK(p.block_row == rows);
+          rows += p.positions.rows;
+          for (const pl::position_range& chunk : split.chunks(rank))
+            pairs += one.visible_pairs(chunk, p.positions, shape.mask);
+        }
+        CHECK(rows == at.rows);
+        most = std::max(most, static_cast<double>(pairs));
+        all += static_cast<double>(pairs);
+      }
+      slowest += most * ranks;
+    }
+    CHECK(slowest <= 1.1 * all);
+  }
 }

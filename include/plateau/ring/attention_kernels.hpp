@@ -14,7 +14,7 @@
 #include <plateau/team.hpp>
 #include <plateau/view.hpp>
 
-#include <limits>
+#include <cstdint>
 
 namespace plateau::inline v0 {
 
@@ -38,7 +38,7 @@ struct hiding_scores {
   const float* z;
   const unsigned char* hidden;
   PLATEAU_HD float operator()(index_t j) const {
-    return hidden[j] != 0 ? -std::numeric_limits<float>::infinity() : z[j];
+    return hidden[j] != 0 ? bit_cast<float>(std::uint32_t{0xff800000}) : z[j]; // -infinity
   }
   // By selection: whatever a hidden key holds, nothing comes of it.
   PLATEAU_HD float kept(index_t j, float value) const { return hidden[j] != 0 ? 0.0f : value; }

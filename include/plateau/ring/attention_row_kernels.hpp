@@ -5,6 +5,7 @@
 #pragma once
 
 #include <plateau/config.hpp>
+#include <plateau/math.hpp>
 #include <plateau/ring/attention_kernels.hpp>
 #include <plateau/ring/online_lse.hpp>
 #include <plateau/scalar.hpp>
@@ -12,7 +13,7 @@
 #include <plateau/view.hpp>
 
 #include <cmath>
-#include <limits>
+#include <cstdint>
 
 namespace plateau::inline v0 {
 
@@ -141,7 +142,8 @@ struct attention_logarithms {
                              tile<float> lses) const {                 // (heads, positions), written
     const index_t h = k / lses.cols, i = k % lses.cols;
     const online_lse state = states[i * lses.rows + h];
-    lses(h, i) = state.s == 0.0f ? std::numeric_limits<float>::infinity() : state.m + ::logf(state.s);
+    const float infinity = bit_cast<float>(std::uint32_t{0x7f800000});
+    lses(h, i) = state.s == 0.0f ? infinity : state.m + ::logf(state.s);
   }
 };
 
