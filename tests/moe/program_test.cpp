@@ -751,3 +751,100 @@ TEST_CASE("bad input of a dry run: status 2, one line that names the flag, or th
     CHECK(at.folder.entries() == before);
   }
 }
+
+TEST_CASE("--compare: two runs by themselves, side by side") {
+  if (program_missing()) return;
+  const workplace at;
+  const std::string flat = "--flatten all --dispatch-cap 16 --steps 5 ";
+  json none = at.results("--steps 5"), all = at.results(flat), both = at.results(flat + "--compare");
+  const json rows = both.at("comparison").at("peaks");
+  REQUIRE(rows.size() == 6);
+  for (const json& row : rows) {
+    const auto highest = [&](const json& r, const char* field) {
+      std::uint64_t most = 0;
+      const bool total = row.at("peak") == "all together";
+      for (const json& peak : r.at(total ? "peak_bytes_total" : "peaks"))
+        if (peak.at("space") == row.at("space") && (total || peak.at("tag") == row.at("peak")))
+          most = std::max(most, peak.at(field).get<std::uint64_t>());
+      return most;
+    };
+    CAPTURE(row.dump());
+    CHECK(row.at("unflattened") == highest(none, "bytes"));
+    CHECK(row.at("flattened") == highest(all, "bytes"));
+    CHECK(row.at("promised") == row.at("flattened")); // nothing that is not used
+    if (row.at("peak") != "all together") CHECK(row.at("promised") == highest(all, "promised"));
+  }
+  double apart = 0;
+  for (std::size_t i = 0; i < 5; ++i)
+    apart =
+        std::max(apart, std::fabs(all.at("losses")[i].get<double>() - none.at("losses")[i].get<double>()));
+  CHECK(both.at("comparison").at("largest_loss_difference") == apart);
+  CHECK(apart > 0);
+  CHECK(apart < 1e-3);
+  json first = both.at("unflattened");
+  for (const char* other : {"comparison", "unflattened"}) both.erase(other);
+  for (json* each : {&none, &all, &both, &first}) {
+    each->erase("tokens_per_second");
+    for (const char* asked : {"compare", "stop_after", "steps"}) each->at("config").erase(asked);
+  }
+  CHECK(first == none);
+  CHECK(both == all);
+
+  const ending end = at.train(flat + "--compare --save " + at.file("both"));
+  CHECK(end.status == 0);
+  CHECK(at.train(flat + "--save " + at.file("alone")).status == 0);
+  CHECK(read_file(at.file("both")) == read_file(at.file("alone"))); // the flattened run's
+  const std::string table = end.out.substr(end.out.rfind("device memory"));
+  CHECK(std::count(table.begin(), table.end(), '\n') == 11);
+  CHECK(has(table, "unflattened   flattened   promised\n"));
+  CHECK(has(table, "tokens/s"));
+
+  const ending dry = at.train(flat + "--compare --dry-run --routing balanced --hardware h200");
+  CHECK(dry.status == 0);
+  CHECK(has(dry.out, "\npredicted step "));
+}
+
+TEST_CASE("--parity: what a peak regroups differs by roundings, and what it only moves by nothing") {
+  if (program_missing()) return;
+  const workplace at;
+  struct farthest {
+    double token = 0, gradient = 0, last_gradient = 0;
+  };
+  const auto of = [&](const std::string& flags) {
+    const json parity = at.results("--steps 4 --parity --flatten " + flags).at("parity");
+    farthest f;
+    REQUIRE(parity.at("steps").size() == 4);
+    for (const json& step : parity.at("steps")) {
+      CHECK(step.at("tokens") == 48);
+      REQUIRE(step.at("relative_error").size() == parity.at("tensors").size());
+      f.token = std::max(f.token, step.at("token_loss_largest").get<double>());
+      f.last_gradient = 0;
+      for (const json& error : step.at("relative_error"))
+        f.last_gradient = std::max(f.last_gradient, error.get<double>());
+      f.gradient = std::max(f.gradient, f.last_gradient);
+      for (const json& norm : step.at("norm")) CHECK(norm.get<double>() > 0);
+    }
+    return f;
+  };
+  // Both are within 1e-5 of the exact loss and 1e-4 of each exact gradient, so twice that from each other.
+  for (const char* flags : {"all", "vocabulary --tied --accumulate 2", "all --zero1 --ranks 4"}) {
+    CAPTURE(flags);
+    const farthest same = of(std::string(flags) + " --parity-weights same");
+    CHECK(same.token > 0);
+    CHECK(same.token <= 2e-5 * std::log(50.0));
+    CHECK(same.gradient > 0);
+    CHECK(same.gradient <= 2e-4);
+    const farthest own = of(flags); // roundings grow
+    CHECK(own.last_gradient > same.last_gradient);
+  }
+  const farthest moved = of("checkpoint,optimizer --keep-every 2");
+  CHECK(moved.token == 0);
+  CHECK(moved.gradient == 0);
+
+  const ending told = at.train("--steps 3 --flatten all --parity --parity-tensors all");
+  CHECK(told.status == 0);
+  CHECK(has(told.out, "step 3/3  losses "));
+  CHECK(has(told.out, "\n  model.layers.1.block_sparse_moe.experts.3.w2.weight "));
+  CHECK(has(told.out, "\nfarthest apart: losses "));
+  CHECK(has(told.out, "unflattened   flattened   promised\n"));
+}

@@ -2,7 +2,11 @@
 //
 // What a run shows and writes: progress, active experts and alarms, the peak table, the JSON.
 
+#include "comparison.hpp"
+#include "comparison_json.hpp"
 #include "expert_watch.hpp"
+#include "parity.hpp"
+#include "parity_report.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "result_json.hpp"
@@ -12,6 +16,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <memory>
 #include <sstream>
 
 using namespace moe;
@@ -244,6 +250,149 @@ TEST_CASE("what a dispatch by rounds did is one line, and nothing is said of ano
   CHECK(both.at("config").at("vocabulary_loss").at("rotate") == "auto");
   result.dispatch->calls = 0; // no layer
   CHECK(has(dispatch_line(result), "rounds of a layer: 0,"));
+}
+
+TEST_CASE("two runs side by side: the highest of any rank, what was promised, where the losses part most") {
+  run_result flat = sample(), none = sample();
+  flat.config.flatten.dispatch = true;
+  flat.config.data = none.config.data = "text";
+  flat.losses = none.losses = {11.0625, 0.5, 5};
+  for (peak_record& each : flat.peaks)
+    if (each.tag == "dispatch") {
+      each.bytes = each.rank == 1 ? 3 * mib : 2 * mib;
+      each.promised = each.rank == 3 ? 4 * mib : 3 * mib;
+    }
+  for (peak_record& each : flat.totals) {
+    each.bytes = (40 + static_cast<std::uint64_t>(each.rank)) * mib;
+    each.promised = 50 * mib;
+  }
+  flat.first_step = none.first_step = 7;
+  flat.losses[1] += 0.25;
+  flat.losses[2] -= 0.125;
+  flat.loss_heldout = 5.3;
+  flat.tokens_per_second = 999;
+  flat.unflattened = std::make_shared<const run_result>(none);
+  CHECK(comparison_table(flat) ==
+        "device memory, MiB, highest rank   unflattened   flattened   promised\n"
+        "---------------------------------  -----------  ----------  ---------\n"
+        "dispatch                                  13.0        3.00       4.00\n"
+        "vocabulary                                   0           0          -\n"
+        "checkpoint                                   0           0          -\n"
+        "optimizer                                    0           0          -\n"
+        "all together                              49.0        43.0       50.0\n"
+        "loss at step 10                         5.0000      4.8750  at most 0.25 nats apart, at step 9\n"
+        "held-out loss                           5.2000      5.3000\n"
+        "tokens/s                                 12346         999\n");
+  const auto json = result_json(flat);
+  CHECK(json.at("comparison").at("peaks").at(0).at("unflattened") == 13 * mib);
+  CHECK(json.at("comparison").at("peaks").at(0).at("promised") == 4 * mib);
+  CHECK(json.at("comparison").at("peaks").at(1).at("promised").is_null());
+  CHECK(json.at("comparison").at("largest_loss_difference") == 0.25);
+  CHECK(json.at("comparison").at("at_step") == 9);
+  CHECK(json.at("unflattened").at("losses").get<std::vector<double>>() == none.losses);
+  CHECK_FALSE(json.at("unflattened").contains("unflattened"));
+  CHECK_FALSE(json.contains("parity"));
+  flat.losses = none.losses;
+  CHECK(has(comparison_table(flat), "5.0000  the same at every step\n"));
+  flat.losses[0] = NAN; // in one only: as far apart as can be
+  CHECK(has(comparison_table(flat), "at most nan nats apart, at step 8\n"));
+  CHECK(nlohmann::json::parse(result_json(flat).dump())
+            .at("comparison")
+            .at("largest_loss_difference")
+            .is_null());
+  none.losses[0] = NAN;
+  flat.unflattened = std::make_shared<const run_result>(none);
+  CHECK(has(comparison_table(flat), "the same at every step\n"));
+  flat.losses.clear();
+  CHECK_FALSE(has(comparison_table(flat), "loss at step"));
+}
+
+TEST_CASE("gradients and losses of tokens: the same bits are 0, whatever they are, and nothing else is") {
+  const std::vector<float> a{3, 0, -4}, b{3, 0, -4.5F};
+  gradient_difference same, apart, zero, all;
+  same.add(a, a);
+  CHECK(same.relative_error() == 0);
+  CHECK(same.norm_difference() == 0);
+  CHECK(same.first_norm() == 5);
+  apart.add(a, b);
+  CHECK(apart.relative_error() == 0.1);
+  CHECK(apart.norm_difference() == doctest::Approx(std::sqrt(29.25) - 5).epsilon(1e-12));
+  zero.add(std::vector<float>{0}, std::vector<float>{1e-30F}); // far below what a float's square can be
+  CHECK(zero.relative_error() == HUGE_VAL);
+  gradient_difference nothing;
+  nothing.add(std::vector<float>{0}, std::vector<float>{-0.0F});
+  CHECK(nothing.relative_error() == 0);
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  gradient_difference odd, odder;
+  odd.add(std::vector<float>{nan, inf}, std::vector<float>{nan, inf});
+  CHECK(odd.relative_error() == 0);
+  CHECK(odd.norm_difference() == 0);
+  odder.add(std::vector<float>{1, inf}, std::vector<float>{1, -inf});
+  CHECK_FALSE(odder.relative_error() == 0);
+  token_differences tokens, more;
+  tokens.add(a, b);
+  CHECK(tokens.largest == 0.5);
+  more.add(a, a);
+  more.add(tokens);
+  CHECK(more.tokens == 6);
+  CHECK(more.largest == 0.5);
+  CHECK(more.rms() == std::sqrt(0.25 / 6));
+  more.add(std::vector<float>{1}, std::vector<float>{nan});
+  more.add(std::vector<float>{1}, std::vector<float>{3}); // nothing is worse than no number
+  CHECK(std::isnan(more.largest));
+  CHECK(token_differences{}.rms() == 0);
+}
+
+TEST_CASE("what is said of two trainings in lock step: kinds of tensors and their worst, or each") {
+  parity_record record;
+  record.tensors = {"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.weight",
+                    "model.layers.0.self_attn.k_proj.weight", "model.norm.weight", "lm_head.weight"};
+  const auto step = [](double other_loss, std::vector<float> errors) {
+    parity_step s;
+    s.first_loss = 2;
+    s.second_loss = other_loss;
+    s.tokens.add(std::vector<float>{1, 2}, std::vector<float>{1, 2.5F});
+    for (const float e : errors) {
+      s.gradients.emplace_back();
+      s.gradients.back().add(std::vector<float>{1}, std::vector<float>{1 + e});
+    }
+    return s;
+  };
+  record.steps.push_back(step(2.25, {0, 0.5F, 0.25F, 0, 0}));
+  record.steps.push_back(step(2, {0, 0.25F, 1, 0, 0}));
+  const auto kinds = by_kind(record.tensors, record.steps[1]);
+  REQUIRE(kinds.size() == 4);
+  CHECK(tensor_kinds[kinds[2].kind] == "attention");
+  CHECK(kinds[2].worst == 2);
+  CHECK(kinds[2].all.relative_error() == doctest::Approx(std::sqrt((0.0625 + 1) / 2)).epsilon(1e-12));
+  CHECK(kind_of_tensor("model.layers.3.block_sparse_moe.gate.weight") == 3);
+  CHECK(kind_of_tensor("model.layers.3.block_sparse_moe.experts.1.w1.weight") == 4);
+  CHECK(kind_of_tensor("model.layers.3.post_attention_layernorm.weight") == 1);
+  const std::string lines = parity_lines(record, record.steps[0], 8, 20, parity_rows::worst);
+  CHECK(has(lines, "step  8/20  losses 2.0000 and 2.2500, 0.25 apart; of a token: at most 0.5, rms 0.35\n"));
+  CHECK(
+      has(lines, "\n  embedding               0          1                0  0 model.embed_tokens.weight\n"));
+  CHECK(has(lines, "  0.5 model.layers.0.self_attn.q_proj.weight\n"));
+  CHECK_FALSE(has(lines, "k_proj"));
+  const std::string all = parity_lines(record, record.steps[0], 8, 20, parity_rows::all);
+  CHECK(has(all, "\n  model.layers.0.self_attn.k_proj.weight            0.25          1             0.25\n"));
+  CHECK(std::count(all.begin(), all.end(), '\n') == 7);
+  CHECK(parity_summary(record, 7) ==
+        "farthest apart: losses 0.25 (step 8), of a token 0.5 (step 8), a gradient 1 of its norm (step 9, "
+        "model.layers.0.self_attn.k_proj.weight)\n");
+  CHECK(parity_summary({}, 0).empty());
+  run_result result;
+  result.first_step = 7;
+  record.steps[1].second_loss = NAN;
+  result.parity = record;
+  const auto json = nlohmann::json::parse(result_json(result).dump()).at("parity");
+  CHECK(json.at("weights") == "own");
+  CHECK(json.at("tensors").size() == 5);
+  CHECK(json.at("steps").at(0).at("step") == 8);
+  CHECK(json.at("steps").at(0).at("relative_error").at(1) == 0.5);
+  CHECK(json.at("steps").at(0).at("kinds").at("attention").at("worst") == record.tensors[1]);
+  CHECK(json.at("steps").at(1).at("loss_difference").is_null());
+  CHECK(has(parity_summary(record, 7), "losses nan (step 9)"));
 }
 
 TEST_CASE("the JSON has every field, exactly") {
