@@ -49,9 +49,11 @@ class four_svg {
              "<style>\n"
              ".page{fill:#ffffff}.ink{fill:#1f2328}.soft{fill:#59636e}.bad{fill:#b3261e}.good{fill:#116329}\n"
              ".limit{stroke:#b3261e}.rule{fill:#d1d9e0}.over{fill:#b3261e;fill-opacity:0.06}\n"
+             ".g1{fill:#8c96a3}.g2{fill:#b3bbc5}.g3{fill:#d5dae0}\n"
              "@media (prefers-color-scheme: dark){\n"
              ".page{fill:#161b22}.ink{fill:#e6edf3}.soft{fill:#9198a1}.bad{fill:#ff8d84}.good{fill:#5fd38d}\n"
-             ".limit{stroke:#ff8d84}.rule{fill:#30363d}.over{fill:#ff8d84;fill-opacity:0.08}}\n"
+             ".limit{stroke:#ff8d84}.rule{fill:#30363d}.over{fill:#ff8d84;fill-opacity:0.08}\n"
+             ".g1{fill:#7d8590}.g2{fill:#5f6772}.g3{fill:#444c56}}\n"
              "</style>\n";
     rect(0, 0, width, height, "class=\"page\" rx=\"8\"");
     label(left_margin, 30, "ink", "font-size=\"19\" font-weight=\"650\"", "It takes all four");
@@ -74,17 +76,17 @@ class four_svg {
                           bars_width = 384, row = 20, bar = 14;
 
   struct colour {
-    std::string_view tag, name, fill;
+    std::string_view tag, name, how;
   };
-  static constexpr std::array<colour, 9> colours{{{"parameters", "parameters", "#8c96a3"},
-                                                  {"activations", "activations", "#b3bbc5"},
-                                                  {"workspace", "workspace, lent in turn", "#d5dae0"},
-                                                  {"other", "", "#6b6b6b"},
-                                                  {"checkpoint", "checkpoint", "#009e73"},
-                                                  {"gradients", "gradients", "#0072b2"},
-                                                  {"optimizer", "optimizer", "#56b4e9"},
-                                                  {"vocabulary", "vocabulary", "#e8b400"},
-                                                  {"dispatch", "dispatch", "#cc79a7"}}};
+  static constexpr std::array<colour, 9> colours{{{"parameters", "parameters", "class=\"g1\""},
+                                                  {"activations", "activations", "class=\"g2\""},
+                                                  {"workspace", "workspace, lent in turn", "class=\"g3\""},
+                                                  {"other", "", "class=\"g1\""},
+                                                  {"checkpoint", "checkpoint", "fill=\"#009e73\""},
+                                                  {"gradients", "gradients", "fill=\"#0072b2\""},
+                                                  {"optimizer", "optimizer", "fill=\"#56b4e9\""},
+                                                  {"vocabulary", "vocabulary", "fill=\"#e8b400\""},
+                                                  {"dispatch", "dispatch", "fill=\"#cc79a7\""}}};
 
   void rect(double x, double y, double w, double h, std::string_view how, std::string_view title = {}) {
     text_ +=
@@ -100,7 +102,7 @@ class four_svg {
     double x = left_margin;
     for (const colour& c : colours) {
       if (c.name.empty()) continue;
-      rect(x, 97, 12, 12, fmt::format("rx=\"2\" fill=\"{}\"", c.fill));
+      rect(x, 97, 12, 12, fmt::format("rx=\"2\" {}", c.how));
       label(x + 17, 107.5, "ink", "font-size=\"11.5\"", c.name);
       x += 42 + 5.7 * static_cast<double>(c.name.size());
     }
@@ -150,8 +152,7 @@ class four_svg {
       const auto held = peak.held_at_peak.find(std::string(c.tag));
       if (held == peak.held_at_peak.end() || held->second == 0) return;
       const double wide = scale * static_cast<double>(held->second);
-      rect(x, y, wide, bar, fmt::format("fill=\"{}\"", c.fill),
-           fmt::format("{} {} MiB", c.tag, mebibytes(held->second)));
+      rect(x, y, wide, bar, c.how, fmt::format("{} {} MiB", c.tag, mebibytes(held->second)));
       x += wide;
     };
     for (const bool of_last : {false, true})
