@@ -56,6 +56,8 @@ void tell(const moe::four_case& c, const moe::four_outcome& o) {
         moe::flatten_rows[i].name, mib(p.without[i]),
         100 * (static_cast<double>(p.without[i]) / static_cast<double>(o.limit) - 1), o.without[i].rank,
         cell(o.without[i]));
+  std::cout << fmt::format("  in full, without {}: {}\n", moe::flatten_rows[c.leader].name,
+                           o.without[c.leader].error);
   if (o.all.trained)
     std::cout << fmt::format("  all four           {:>5} MiB; {} steps, loss {:.4f} to {:.4f}\n",
                              mib(moe::highest_device_peak(*o.all.trained)), o.all.trained->losses.size(),
