@@ -11,7 +11,12 @@
 #include "router.hpp"
 #include "tensor.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
+#include <string>
+#include <vector>
 
 namespace reference {
 
@@ -111,6 +116,12 @@ struct transformer_result {
   vec logits; // (rows, vocabulary)
 };
 
+/// What is known of some rows alone.
+struct sampled_rows {
+  vec loss;   // (sampled), in their order
+  vec margin; // (sampled): log of the last chosen expert's probability over the next one's, smallest of layers
+};
+
 class transformer {
  public:
   transformer(transformer_config config, tensors parameters)
@@ -135,11 +146,7 @@ class transformer {
   transformer_result forward(const batch& data) const {
     transformer_result out;
     const index rows = data.rows();
-    vec x = zeros(rows * c_.hidden);
-    for (index r = 0; r < rows; ++r)
-      for (index i = 0; i < c_.hidden; ++i)
-        x[r * c_.hidden + i] = embedding()[data.inputs[r] * c_.hidden + i];
-
+    vec x = embedded(data);
     std::vector<routing> all_routes;
     for (index l = 0; l < c_.layers; ++l) {
       x = forward_layer(l, x, data, out.layers.emplace_back());
@@ -152,6 +159,33 @@ class transformer {
     for (const double loss : out.row_loss) out.cross_entropy += loss / counting_rows(data);
     out.balance = balance_loss(all_routes, c_.balance).loss;
     out.loss = out.cross_entropy + c_.balance_weight * out.balance;
+    return out;
+  }
+
+  /// The losses of `rows` alone: every hidden state is computed, one layer at a time, but logits for these
+  /// only, and nothing is kept for a backward. For long sequences and large vocabularies.
+  sampled_rows losses_of(const batch& data, const std::vector<index>& rows) const {
+    vec x = embedded(data);
+    sampled_rows out{{}, vec(rows.size(), std::numeric_limits<double>::infinity())};
+    for (index l = 0; l < c_.layers; ++l) {
+      layer_state state;
+      x = forward_layer(l, x, data, state);
+      for (std::size_t i = 0; i < rows.size() && c_.top_k < c_.experts; ++i) {
+        const auto first = state.routes.probability.begin() + rows[i] * c_.experts;
+        vec p(first, first + c_.experts);
+        std::sort(p.rbegin(), p.rend());
+        out.margin[i] = std::min(out.margin[i], std::log(p[c_.top_k - 1] / p[c_.top_k]));
+      }
+    }
+    const index n = static_cast<index>(rows.size());
+    vec last;
+    std::vector<index> labels;
+    for (const index row : rows) {
+      last.insert(last.end(), x.begin() + row * c_.hidden, x.begin() + (row + 1) * c_.hidden);
+      labels.push_back(data.labels[row]);
+    }
+    const vec normed = rms_norm(last, weight("model.norm.weight"), n, c_.hidden, c_.rms_epsilon);
+    out.loss = cross_entropy(linear(normed, head(), n, c_.hidden, c_.vocabulary), labels, c_.vocabulary);
     return out;
   }
 
@@ -185,6 +219,14 @@ class transformer {
   const vec& weight(const std::string& name) const { return parameters_.at(name).data; }
   const vec& embedding() const { return weight("model.embed_tokens.weight"); }
   const vec& head() const { return c_.tied ? embedding() : weight("lm_head.weight"); }
+
+  vec embedded(const batch& data) const {
+    vec x = zeros(data.rows() * c_.hidden);
+    for (index r = 0; r < data.rows(); ++r)
+      for (index i = 0; i < c_.hidden; ++i)
+        x[r * c_.hidden + i] = embedding()[data.inputs[r] * c_.hidden + i];
+    return x; // (rows, hidden)
+  }
 
   double counting_rows(const batch& data) const {
     index n = 0;

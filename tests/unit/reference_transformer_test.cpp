@@ -290,6 +290,10 @@ TEST_CASE("transformer: the gradient of every parameter is the derivative of the
 
     const ref::transformer_result result = model.forward(data);
     CHECK(result.loss == doctest::Approx(result.cross_entropy + v.balance_weight * result.balance));
+    const ref::sampled_rows some = model.losses_of(data, {7, 0, 3});
+    CHECK(some.loss == vec{result.row_loss[7], result.row_loss[0], 0});
+    CHECK((v.top_k == c.experts) == (some.margin[0] > 1e9));
+    CHECK(some.margin[1] > 0);
     const ref::tensors g = model.backward(data, result);
     REQUIRE(g.size() == ref::parameter_shapes(c).size());
     for (auto& entry : model.parameters()) {
