@@ -14,6 +14,7 @@
 #include "options.hpp"
 #include "run_result.hpp"
 #include "training_job.hpp"
+#include "unflattened_options.hpp"
 
 #include <plateau/dry_run/presets.hpp>
 #include <plateau/error.hpp>
@@ -43,25 +44,6 @@ inline device_peaks device_peaks_of(const run_result& result) {
 namespace detail {
 
 inline constexpr std::int64_t most_ranks = 256; // as --ranks takes them
-
-// Without what goes only with a peak that is flattened.
-inline options unflattened_of(options o) {
-  o.flatten = {};
-  o.dispatch_cap.reset();
-  o.dispatch_slots.reset();
-  o.placement.reset();
-  o.foreign_experts.reset();
-  o.vocabulary_tile.reset();
-  o.hop_rows.reset();
-  o.rotate.reset();
-  o.host_budget_bytes.reset();
-  o.keep_every.reset();
-  o.bucket_bytes.reset();
-  o.slots.reset();
-  o.update_on.reset();
-  o.zero1 = false;
-  return o;
-}
 
 // Twice as much of it, with how much that adds, in the row.
 inline options doubled(const options& o, std::int64_t vocabulary, growth_row& row) {
@@ -134,7 +116,7 @@ inline growth_table growth_of(const options& o, std::int64_t vocabulary,
     return device_peaks_of(predict(job));
   };
   growth_table table{o, {}};
-  const options none = detail::unflattened_of(o);
+  const options none = unflattened_of(o);
   const device_peaks given_peaks = peaks_of(o), none_peaks = peaks_of(none);
   for (const growth_kind kind : all_growth_kinds) {
     growth_row row;
