@@ -6,6 +6,7 @@
 #pragma once
 
 #include "dry_routing.hpp"
+#include "step_promise_of.hpp"
 #include "train_rank.hpp"
 #include "trainer_on_ranks.hpp"
 
@@ -29,6 +30,7 @@ struct forced_case {
   training_case of;
   std::shared_ptr<const moe::forced_routing> routing;
   std::string scenario;
+  std::optional<std::size_t> short_of_promise{}; // device bytes: a limit on each rank, below its promise
 };
 
 // What one rank has held, asked for and sent.
@@ -39,7 +41,8 @@ struct rank_account_of_step {
   };
   space device, pinned;
   pl::counters work, world;
-  std::size_t left = 0; // bytes that were held when all was gone
+  moe::step_promise promise; // what it was to hold at most
+  std::size_t left = 0;      // bytes that were held when all was gone
 
   static space of(const pl::meter& m) {
     space s;
@@ -84,6 +87,26 @@ inline void check_account(const rank_account_of_step& dry, const rank_account_of
   CHECK(real.left == 0);
 }
 
+// Nothing holds more than its promise; to the byte, if `tight`. Of what is not bounded, no less than is known
+// of it must be there then.
+inline void check_promise(const rank_account_of_step& of, bool tight, bool tight_pinned) {
+  const moe::step_promise& p = of.promise;
+  const auto check = [](std::size_t held, std::size_t promised, bool bounded, bool to_the_byte) {
+    if (bounded) CHECK(held <= promised);
+    if (to_the_byte) CHECK(held >= promised);
+  };
+  for (const pl::tag t : pl::all_tags) {
+    CAPTURE(static_cast<int>(t));
+    const auto i = static_cast<std::size_t>(t);
+    check(of.device.peaks[i].bytes, p[t].most.device_bytes, p[t].bounded, tight);
+    check(of.pinned.peaks[i].bytes, p[t].most.pinned_bytes, true, tight_pinned);
+  }
+  check(of.device.peaks.back().bytes, p.total.device_bytes, p.bounded(), tight);
+  check(of.pinned.peaks.back().bytes, p.total.pinned_bytes, true, tight_pinned);
+  CHECK(p.least.device_bytes <= p.total.device_bytes);
+  if (p.all_promised()) CHECK(p.least.device_bytes == p.total.device_bytes);
+}
+
 // One step. `key` makes of a communicator that can be folded one that is; ranks that others stand for leave
 // no account.
 template <class T, class Ranks, class Fold>
@@ -94,6 +117,11 @@ step_accounts one_step(const forced_case& c, const Ranks& on, Fold fold) {
   step_accounts out(static_cast<std::size_t>(t.grid.ranks));
   on.run(t.grid.ranks, [&](typename Ranks::communicator& world, typename Ranks::backend& backend) {
     rank_account_of_step& mine = out[static_cast<std::size_t>(world.rank())];
+    mine.promise =
+        moe::step_promise_of<typename Ranks::backend, typename Ranks::communicator, T, moe::chosen_peaks>(
+            t.config, t.grid, t.settings, world.rank(), {t.forced != nullptr, {false, false}});
+    if (c.short_of_promise)
+      backend.device().meter().limit(mine.promise.total.device_bytes - *c.short_of_promise);
     {
       moe::set_phase(backend, "construction");
       trainer_of<T, typename Ranks::backend, typename Ranks::communicator, moe::chosen_peaks> train(
@@ -160,6 +188,7 @@ void check_case(const forced_case& c) {
     CAPTURE(rank);
     check_account(dry[rank], real[rank]);
     check_account(folded[static_cast<std::size_t>(ran_folded.stands_for[rank])], real[rank]);
+    check_promise(real[rank], false, false);
   }
   for (const std::string& each : ran.findings()) FAIL_CHECK(each);
   for (const std::string& each : ran_folded.findings()) FAIL_CHECK(each);
@@ -282,6 +311,59 @@ void check_grid(int most_ranks, std::uint64_t seed, const moe::flatten_set& flat
         }
     }
   CHECK(cases >= least);
+}
+
+// A case in which every part of a step has work to do on every rank, and no part's need is the smaller for
+// it.
+inline forced_case full_case(moe::rank_grid grid) {
+  forced_case c;
+  c.scenario = "all-to-one";
+  c.of = tiny_case(grid);
+  c.of.config.experts = 4;
+  c.of.config.vocabulary = 37;
+  c.of.config.balance_weight = 0.1F;
+  c.of.config.dispatch = {6, 5, 2, moe::expert_placement::least_loaded, 1};
+  c.of.config.loss = {8, 16, 4, pl::rotation::activations};
+  c.of.config.checkpoint = {2000, 1};
+  c.of.config.optimizer = {5000, 2, pl::update_on::device, true};
+  c.of.settings.accumulate = 2;
+  c.of.settings.batch = 4 * grid.ranks;
+  const auto routing = moe::parse_routing("--routing", c.scenario);
+  c.routing = std::make_shared<moe::forced_routing>(routing, c.of.config.experts, c.of.config.top_k,
+                                                    c.of.config.layers, grid.ranks);
+  c.of.forced = c.routing.get();
+  return c;
+}
+
+// The sixteen combinations of peaks hold to the byte what step_promise_of says before anything exists; under
+// a limit of that, a step with all four goes, and not under one byte less. step(case) runs one.
+template <class Step> void check_tight_promises(moe::rank_grid grid, Step step) {
+  for (unsigned i = 0; i < 16; ++i) {
+    forced_case c = full_case(grid);
+    c.of.config.flatten = {(i & 1) != 0, (i & 2) != 0, (i & 4) != 0, (i & 8) != 0};
+    for (const auto where : {pl::update_on::device, pl::update_on::host}) {
+      c.of.config.optimizer.where = where;
+      c.short_of_promise.reset();
+      CAPTURE(i);
+      CAPTURE(grid.ranks);
+      CAPTURE(static_cast<int>(where));
+      // An update on the host takes pinned memory list by list, and of it promises that of all.
+      const bool pinned = where == pl::update_on::device;
+      for (const rank_account_of_step& each : step(c)) check_promise(each, true, pinned);
+      if (i != 15) continue;
+      c.short_of_promise = 0;
+      for (const rank_account_of_step& each : step(c)) check_promise(each, true, pinned);
+      c.short_of_promise = 1;
+      try {
+        step(c);
+        FAIL_CHECK("a byte less than the promise was enough");
+      } catch (const pl::collective_error& e) {
+        CAPTURE(e.cause);
+        REQUIRE(e.budget().has_value());
+        CHECK(e.budget()->limit < e.budget()->taken + e.budget()->asked);
+      }
+    }
+  }
 }
 
 } // namespace test
