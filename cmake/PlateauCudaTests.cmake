@@ -78,7 +78,7 @@ foreach(source IN LISTS plateau_cuda_sources)
   endif()
   # fmt 9 does not compile under nvcc in C++20 without it.
   target_compile_definitions(${target} PRIVATE FMT_USE_CONSTEXPR=1)
-  if(PLATEAU_CUDA_LARGE_ARCHITECTURES AND name MATCHES "^(memory|training|nccl.*)_check$")
+  if(PLATEAU_CUDA_LARGE_ARCHITECTURES AND name MATCHES "^(dispatch|memory|model|nccl.*|offload|ring|ring_attention|training)_check$")
     set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${PLATEAU_CUDA_LARGE_ARCHITECTURES}")
   endif()
   plateau_record_kernels(${target})
