@@ -88,8 +88,9 @@ if(PLATEAU_INSTALL AND TARGET moe_train)
                         ${plateau_moe_alone_compiler})
   # Not as a --test-command: ctest would take --help for itself.
   add_test(NAME consumer.moe_alone_help COMMAND "${plateau_consumer_dir}/moe_alone/moe_train" --help)
+  # It takes longest by far: first, so that it is not left alone at the end.
   set_tests_properties(consumer.moe_alone PROPERTIES FIXTURES_REQUIRED plateau_install_tree
-                       FIXTURES_SETUP plateau_moe_alone)
+                       FIXTURES_SETUP plateau_moe_alone COST 100)
   set_tests_properties(consumer.moe_alone_help PROPERTIES LABELS "consumer;slow" TIMEOUT 60
                        FIXTURES_REQUIRED plateau_moe_alone)
 endif()
