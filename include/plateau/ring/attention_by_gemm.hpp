@@ -146,19 +146,19 @@ template <class Backend, class T> struct attention_products {
 
     index_t rows_of_each() const { return queries.positions.rows * where.group; }
     index_t all() const { return rows_of_each() * count; }
-    template <class E> tile_batch<E> tiles(view<E> memory, index_t cols) const {
+    template <class E> tile_batch<E> tiles(view<E> all_tiles, index_t cols) const {
       const index_t n = rows_of_each();
-      return {memory.sub(0, n * count * cols).p, count, n * cols, n, cols, cols};
+      return {all_tiles.sub(0, n * count * cols).p, count, n * cols, n, cols, cols};
     }
     // The columns of its query heads, `each` a head.
     template <class E> tile<E> own(tile<E> all_heads, index_t each) const {
       const index_t cols = where.group * each;
       return all_heads.column_block(first_head * cols, count * cols);
     }
-    tile_batch<const T> packed(stream& s, tile<const T> from, view<T> memory) const {
+    tile_batch<const T> packed(stream& s, tile<const T> from, view<T> room) const {
       const index_t d = of.plan.shape.head_size;
       if (!of.plan.packs()) return heads_of(from);
-      const tile_batch<T> to = tiles(memory, d);
+      const tile_batch<T> to = tiles(room, d);
       of.backend.launch(s, plateau::rows{all()}, attention_pack{where}, in(own(from, d)), out(to));
       return to;
     }
