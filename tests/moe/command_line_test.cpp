@@ -239,6 +239,37 @@ TEST_CASE("every wrong line is one sentence with the flag and what was expected"
        "--memory-limit: expected a size such as 512KiB, 64MiB or 1.5GiB, got '64MiBs'"},
       {{"--memory-limit", "0"}, "--memory-limit: expected"},
       {{"--flatten", "all"}, ""},
+      {{"--flatten", "all", "--compare"}, ""},
+      {{"--compare", "--no-compare"}, ""},
+      {{"--flatten", "all", "--parity", "--compare", "--memory-limit", "1GiB"}, ""},
+      {{"--compare"}, "--compare: nothing is flattened"},
+      {{"--flatten", "all", "--compare", "--flatten", "none"}, "--compare: nothing is flattened"},
+      {{"--no-compare", "--compare"}, "--compare: nothing is flattened"},
+      {{"--parity"}, "--parity: nothing is flattened"},
+      {{"--flatten", "all", "--compare=yes"}, "--compare: expected no value"},
+      {{"--flatten", "all", "--parity=1"}, "--parity: expected no value"},
+      {{"--flatten", "all", "--parity-weights", "own"}, "--parity-weights: expected only with --parity"},
+      {{"--flatten", "all", "--compare", "--parity-tensors", "all"},
+       "--parity-tensors: expected only with --parity"},
+      {{"--flatten", "all", "--parity", "--parity-weights", "theirs"},
+       "--parity-weights: expected own or same, got 'theirs'"},
+      {{"--flatten", "all", "--parity", "--parity-tensors", ""},
+       "--parity-tensors: expected worst or all, got ''"},
+      {{"--flatten", "all", "--parity", "--parity-weights"}, "--parity-weights: expected a value"},
+      {{"--flatten", "all", "--parity", "--dry-run", "--routing", "balanced"},
+       "--parity: expected without --dry-run"},
+      {{"--flatten", "all", "--parity", "--save", "s"}, "--save: expected without --parity"},
+      {{"--flatten", "all", "--parity", "--trace", "t"}, "--trace: expected without --parity"},
+      {{"--flatten", "all", "--parity", "--svg", "s"}, "--svg: expected without --parity"},
+      {{"--flatten", "all", "--parity", "--record-routing", "r"},
+       "--record-routing: expected without --parity"},
+      // What only the other run could not be.
+      {{"--flatten", "vocabulary", "--vocabulary", "16777216", "--context", "16777216", "--layers", "1",
+        "--hidden", "2", "--heads", "1", "--kv-heads", "1", "--batch", "8"},
+       ""},
+      {{"--flatten", "vocabulary", "--vocabulary", "16777216", "--context", "16777216", "--layers", "1",
+        "--hidden", "2", "--heads", "1", "--kv-heads", "1", "--batch", "8", "--compare"},
+       "--compare: with nothing flattened, --batch, --context, --vocabulary: make an array"},
       {{"--bucket", "1MiB"}, "--bucket: expected only with --flatten optimizer"},
       {{"--zero1"}, "--zero1: expected only with --flatten optimizer"},
       {{"--flatten", "optimizer", "--bucket", "15"}, "--bucket 15: expected at least 16, the bytes of one"},
@@ -420,6 +451,8 @@ TEST_CASE("help names every flag and ends with 0") {
                            "--rotate",       "--backend",
                            "--rope-theta",   "--norm-epsilon",
                            "--deadline"})
+    CHECK_MESSAGE(has(end.out, flag), flag);
+  for (const char* flag : {"--compare", "--no-compare", "--parity", "--parity-weights", "--parity-tensors"})
     CHECK_MESSAGE(has(end.out, flag), flag);
   std::istringstream lines{end.out};
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 110);
