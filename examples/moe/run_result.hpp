@@ -84,6 +84,10 @@ struct gpu_summary {
 };
 
 struct run_result {
+  // Not by assignment: GCC 12 then warns of what it takes for uninitialised in the options' variant.
+  explicit run_result(const options& o) : config(o) {}
+  run_result() = default;
+
   options config;
   corpus_summary text;
   std::int64_t first_step = 0;               // of `losses`; not 0 after a resume

@@ -183,8 +183,7 @@ std::optional<run_result> train_rank(const shared_run& run,
   using communicator_type =
       plateau::traced_communicator<plateau::any_communicator<typename Backend::stream>, backend_type>;
   const options& o = run.job.config;
-  run_result result;
-  result.config = o;
+  run_result result(o);
   result.text = summary_of(*run.job.text);
   result.first_step = run.job.first_step;
   rank_share share;
