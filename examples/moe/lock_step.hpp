@@ -8,7 +8,6 @@
 
 #include "parity.hpp"
 #include "parity_probe.hpp"
-#include "parity_report.hpp"
 #include "train_rank.hpp"
 #include "unflattened_options.hpp"
 
@@ -151,8 +150,6 @@ std::optional<run_result> train_in_lock_step(const shared_run& run,
       probe(own.backend, own.world, first.train(), second.train());
   parity_record record;
   record.tensors = probe.tensors();
-  std::optional<parity_narrator> shown;
-  if (plain.rank() == 0) shown.emplace(run.job, record);
   for (std::int64_t step = run.job.first_step; step < o.last_step(); ++step) {
     if (o.parity_from() == parity_start::same && step != run.job.first_step) probe.take_over();
     token_differences tokens;
@@ -167,9 +164,9 @@ std::optional<run_result> train_in_lock_step(const shared_run& run,
     of_step.gradients = probe.gradients();
     of_step.first_loss = first.end_step(step).loss;
     of_step.second_loss = second.end_step(step).loss;
-    if (!shown) continue;
+    if (plain.rank() != 0) continue;
     record.steps.push_back(std::move(of_step));
-    shown->step(step + 1);
+    if (run.job.compared) run.job.compared(record, step + 1);
   }
   run_result before = first.finish(plain), after = second.finish(plain);
   if (plain.rank() != 0) return std::nullopt;

@@ -25,6 +25,7 @@
 #include "training_job.hpp"
 #include "unflattened_options.hpp"
 
+#include <cstdint>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -192,6 +193,11 @@ int run(const moe::options& o, moe::process_team& team) {
       before = std::make_shared<const moe::run_result>(std::move(*first));
       out << moe::summary_line(*before) << "\n\n" << moe::second_run_line(o) << std::flush;
     });
+  }
+  std::optional<moe::parity_narrator> narrator;
+  if (o.parity && team.first()) {
+    narrator.emplace(job);
+    job.compared = [&](const moe::parity_record& record, std::int64_t step) { narrator->step(record, step); };
   }
   std::optional<moe::run_result> result = train(job);
   team.on_first([&] {

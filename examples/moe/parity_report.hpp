@@ -87,19 +87,18 @@ inline std::string parity_summary(const parity_record& record, std::int64_t firs
 // Tells of about fifty steps at most, the first and the last among them. Used by one thread.
 class parity_narrator {
  public:
-  parity_narrator(const training_job& job, const parity_record& record)
-      : out_(job.out), record_(&record), rows_(job.config.shown_tensors()), first_(job.first_step),
+  explicit parity_narrator(const training_job& job)
+      : out_(job.out), rows_(job.config.shown_tensors()), first_(job.first_step),
         last_(job.config.last_step()), every_(std::max<std::int64_t>(1, (last_ - first_ + 49) / 50)) {}
 
   // Step `number` (from 1) is the last of the record.
-  void step(std::int64_t number) {
+  void step(const parity_record& record, std::int64_t number) {
     if (number != first_ + 1 && number != last_ && (number - first_) % every_ != 0) return;
-    *out_ << parity_lines(*record_, record_->steps.back(), number, last_, rows_) << std::flush;
+    *out_ << parity_lines(record, record.steps.back(), number, last_, rows_) << std::flush;
   }
 
  private:
   std::ostream* out_;
-  const parity_record* record_;
   parity_rows rows_;
   std::int64_t first_, last_, every_;
 };

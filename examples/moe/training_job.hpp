@@ -64,6 +64,9 @@ struct training_job {
   int terminal_width = 0;
   process_communicator* processes = nullptr; // this process is one rank of them; null: it has all the ranks
 
+  // With --parity: called behind each step (from 1), which is the record's last, on rank 0's thread. Empty:
+  // nobody listens.
+  std::function<void(const parity_record& so_far, std::int64_t step)> compared;
   // For a program that measures runs: called behind each step (from 0) by every rank of this process, on the
   // rank's thread, with the losses of its own tokens of the step's last micro-batch. Empty: nobody looks.
   std::function<void(int rank, std::int64_t step, std::span<const float> token_losses)> step_ended;
