@@ -47,7 +47,7 @@ template <class T> struct attention_gradients {
 
 namespace detail {
 
-// What a position sees, as far as all ranks must agree on it; never 0.
+// Which position is where, and what it sees, on which all ranks must agree; never 0.
 inline std::uint64_t attention_digest(const sequence_split& split, std::span<const index_t> cu_seqlens) {
   digest d;
   d.add(split.tokens()).add(split.ranks());
