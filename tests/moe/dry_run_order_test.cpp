@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Training steps of the model under the order check of the dry run, with one wait left out or one operation
-// failing: what is missing is named, and no rank frees what is in flight.
+// failing: what is missing is named, and no rank frees what is in flight. And what every combination of
+// peaks multiplies and sends.
 #include "dry_run_peaks.hpp"
 
 #include <doctest/doctest.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 namespace pl = plateau;
+using moe::index_t;
 
 namespace {
 
@@ -36,29 +38,50 @@ test::forced_case small_case(const moe::flatten_set& flatten = {}) {
   return c;
 }
 
+// All four peaks, in as few operations as there can be with two layers and two ranks.
+test::forced_case least_case(index_t accumulate) {
+  test::forced_case c;
+  c.scenario = "hot:0.75,1";
+  c.of = test::tiny_case({2, 2});
+  c.of.config.experts = 4;
+  c.of.config.flatten = {true, true, true, true};
+  c.of.config.dispatch = {20, 20, 2, moe::expert_placement::least_loaded, 1};
+  c.of.config.loss = {64, 64, 64, pl::rotation::activations};
+  c.of.config.optimizer = {1 << 16, 2, pl::update_on::device, true};
+  c.of.settings.context = 3;
+  c.of.settings.accumulate = accumulate;
+  c.of.settings.batch = 2 * accumulate;
+  c.routing = std::make_shared<moe::forced_routing>(moe::parse_routing("--routing", c.scenario), 4, 2, 2, 2);
+  c.of.forced = c.routing.get();
+  return c;
+}
+
 struct outcome {
   pl::dry_ranks ran;
-  std::vector<std::size_t> left; // bytes that each rank held at its end
+  std::vector<std::size_t> left;    // bytes that each rank held at its end
+  std::vector<pl::counters> worked; // of each rank's backend
 };
 
-outcome two_steps(const test::forced_case& c, pl::dry_options faults) {
+outcome run_steps(const test::forced_case& c, pl::dry_options faults, int steps) {
   static const moe::corpus text = test::random_text(13, 300, 1);
   const moe::token_sampler sampler(text, c.of.settings.context, 1);
   const moe::dry_routing routing = test::routing_of(c);
   faults.scenario = [&](const pl::dry_fetch& fetch) { return routing.answer(fetch); };
   outcome out;
   out.left.resize(static_cast<std::size_t>(c.of.grid.ranks));
+  out.worked.resize(out.left.size());
   const support::without_data<> on{faults, &out.ran};
   on.run(c.of.grid.ranks, [&](pl::dry_communicator& world, pl::dry_run<pl::host_backend>& backend) {
     const auto note = [&] {
       out.left[static_cast<std::size_t>(world.rank())] =
           backend.device().meter().current() + backend.pinned().meter().current();
+      out.worked[static_cast<std::size_t>(world.rank())] = backend.counters();
     };
     try {
       test::trainer_of<float, pl::dry_run<pl::host_backend>, pl::dry_communicator, moe::chosen_peaks> train(
           backend, world, c.of.config, c.of.grid, c.of.settings, c.of.forced);
       train.initialise(1);
-      for (int step = 0; step < 2; ++step) {
+      for (int step = 0; step < steps; ++step) {
         train.run_step(sampler, step);
         pl::close_step(backend, world, train.stream());
       }
@@ -69,6 +92,9 @@ outcome two_steps(const test::forced_case& c, pl::dry_options faults) {
     note();
   });
   return out;
+}
+outcome two_steps(const test::forced_case& c, const pl::dry_options& faults) {
+  return run_steps(c, faults, 2);
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -95,7 +121,8 @@ waits_left_out leave_out_each_wait(const test::forced_case& c) {
     options.only_rank = 1;
     const outcome with = two_steps(c, options);
     REQUIRE_FALSE(with.ran.cause.has_value());
-    for (const std::size_t other : {0, 2, 3}) CHECK(with.ran.recorders[other]->found() == 0);
+    for (std::size_t other = 0; other < with.ran.recorders.size(); ++other)
+      if (other != 1) CHECK(with.ran.recorders[other]->found() == 0);
     REQUIRE(with.ran.recorders[1]->dropped().has_value());
     const std::string place = with.ran.recorders[1]->dropped()->text(),
                       file = place.substr(place.rfind('/') + 1, place.rfind(':') - place.rfind('/') - 1);
@@ -163,6 +190,59 @@ TEST_CASE("F2, F3: so is every wait of parked inputs that nothing else stands fo
   CHECK(out.spared == by_file{{"trainer.hpp", 2}, {"close_step.hpp", 2}, {"offload_store.hpp", 18}});
 }
 
+TEST_CASE("F2, F3: so is, with all four together, every wait that nothing else stands for") {
+  const auto out = leave_out_each_wait(least_case(2));
+  // In two steps of two micro-batches: a fetch of counts in each layer's forward; sixteen calls of one round;
+  // eight passes around a ring of two; inputs of layers out and back; gradients out, in the second
+  // micro-batch in again, and through the ring; three lists of parameters through one bucket each.
+  CHECK(out.missed == by_file{{"plan_exchange.hpp", 8},
+                              {"dispatch_call.hpp", 16 * 4},
+                              {"ring_reduce.hpp", 8 * 7},
+                              {"offload_store.hpp", 4 * 7},
+                              {"gradient_accumulators.hpp", 22},
+                              {"sharded_reduce.hpp", 14},
+                              {"staging_pipeline.hpp", 15},
+                              {"shard_gather.hpp", 3},
+                              {"trainer.hpp", 2}});
+  // Beside those at a step's end: a layer's gradients have left before those of the ends, for which the next
+  // micro-batch has waited, and all of a step's before its losses were fetched; so have inputs that came back
+  // before counts were fetched. Behind the last update nobody reads, and a stream ends where it goes, as that
+  // of the constructor.
+  CHECK(out.spared == by_file{{"trainer.hpp", 2},
+                              {"close_step.hpp", 2},
+                              {"gradient_accumulators.hpp", 2 * 2 + 1},
+                              {"offload_store.hpp", 10},
+                              {"staging_pipeline.hpp", 1},
+                              {"shard_gather.hpp", 1},
+                              {"sharded_adamw.hpp", 1}});
+}
+
+// Fails operation k of rank `failed` in each way: every rank ends with that cause, and nothing leaks.
+void fail_at(const test::forced_case& c, std::uint64_t k, int failed, int steps) {
+  CAPTURE(failed);
+  CAPTURE(k);
+  pl::dry_options options;
+  options.throw_at = k;
+  options.only_rank = failed;
+  const outcome with = run_steps(c, options, steps);
+  REQUIRE(with.ran.cause.has_value());
+  const std::string text = "operation " + std::to_string(k) + " fails, as the dry run was told";
+  for (std::size_t rank = 0; rank < with.left.size(); ++rank) {
+    CAPTURE(rank);
+    const auto& end = with.ran.left_with[rank];
+    REQUIRE(end.has_value());
+    CAPTURE(end->text);
+    CHECK(end->text.find(text) != std::string::npos);
+    if (rank != static_cast<std::size_t>(failed)) CHECK(end->failed_rank == failed);
+    CHECK(with.left[rank] == 0);
+  }
+  for (const std::string& each : with.ran.findings()) FAIL_CHECK(each);
+  // The timeline reports the failure, not the messages that nobody answers any more.
+  const pl::dry::timeline times = pl::predict(with.ran, pl::h200());
+  CHECK_FALSE(times.complete);
+  CHECK(times.trouble.find(text) != std::string::npos);
+}
+
 TEST_CASE(
     "F2: the update has the bytes of backward and of the next forward, and each waits for the one before") {
   test::forced_case c = small_case({true, true, true, true});
@@ -208,32 +288,66 @@ TEST_CASE(
   SUBCASE("with parked inputs") { flatten.checkpoint = true; }
   const test::forced_case c = small_case(flatten);
   const outcome whole = two_steps(c, {});
-  const int failed = 2;
   const std::uint64_t operations = whole.ran.recorders[2]->operations();
   REQUIRE(operations > 400);
   const std::uint64_t stride =
       flatten.vocabulary || flatten.checkpoint ? 16 : 1; // the operator's own tests have all of its own
-  for (std::uint64_t k = 0; k < operations; k += stride + k % 5) {
-    CAPTURE(k);
-    pl::dry_options options;
-    options.throw_at = k;
-    options.only_rank = failed;
-    const outcome with = two_steps(c, options);
-    REQUIRE(with.ran.cause.has_value());
-    const std::string text = "operation " + std::to_string(k) + " fails, as the dry run was told";
-    for (std::size_t rank = 0; rank < 4; ++rank) {
-      CAPTURE(rank);
-      const auto& end = with.ran.left_with[rank];
-      REQUIRE(end.has_value());
-      CAPTURE(end->text);
-      CHECK(end->text.find(text) != std::string::npos);
-      if (rank != static_cast<std::size_t>(failed)) CHECK(end->failed_rank == failed);
-      CHECK(with.left[rank] == 0);
-    }
-    for (const std::string& each : with.ran.findings()) FAIL_CHECK(each);
-    // The timeline reports the failure, not the messages that nobody answers any more.
-    const pl::dry::timeline times = pl::predict(with.ran, pl::h200());
-    CHECK_FALSE(times.complete);
-    CHECK(times.trouble.find(text) != std::string::npos);
+  for (std::uint64_t k = 0; k < operations; k += stride + k % 5) fail_at(c, k, 2, 2);
+}
+
+TEST_CASE("F2, P3: with all four together so does each operation of each rank") {
+  const test::forced_case c = least_case(1);
+  const outcome whole = run_steps(c, {}, 1);
+  for (int failed = 0; failed < 2; ++failed) {
+    const std::uint64_t operations = whole.ran.recorders[static_cast<std::size_t>(failed)]->operations();
+    REQUIRE(operations > 300);
+    for (std::uint64_t k = 0; k < operations; ++k) fail_at(c, k, failed, 1);
+  }
+}
+
+// With every boundary kept: forward, again in backward, and as much for each of a product's two gradients;
+// attention's scores once more. Of what is flattened the loss multiplies with the head again, and the
+// dispatch leaves out an expert's last product, which its backward does not need.
+TEST_CASE("no product but attention's scores goes forward more than twice, in any combination") {
+  const test::forced_case plain = small_case();
+  const moe::model_config& m = plain.of.config;
+  const auto u = [](index_t n) { return static_cast<std::uint64_t>(n); };
+  const std::uint64_t tokens = u(plain.of.settings.batch * plain.of.settings.context), layers = u(m.layers),
+                      hidden = u(m.hidden), queries = u(m.heads * m.head_size()),
+                      keys = u(m.kv_heads * m.head_size()),
+                      expert_product = 2 * u(m.top_k) * tokens * hidden * u(m.intermediate),
+                      head = 2 * tokens * hidden * u(m.vocabulary),
+                      scores = 2 * tokens * u(plain.of.settings.context) * queries,
+                      layer = 2 * tokens * hidden * (2 * queries + 2 * keys + u(m.experts)) +
+                              3 * expert_product + 2 * scores;
+  constexpr std::size_t none = 0, dispatch = 1, vocabulary = 2, checkpoint = 4, optimizer = 8;
+  std::vector<std::uint64_t> sent(16);
+  for (std::size_t i = 0; i < 16; ++i) {
+    const moe::flatten_set flatten{(i & dispatch) != 0, (i & vocabulary) != 0, (i & checkpoint) != 0,
+                                   (i & optimizer) != 0};
+    CAPTURE(i);
+    const outcome whole = run_steps(small_case(flatten), {}, 1);
+    REQUIRE_FALSE(whole.ran.cause.has_value());
+    for (const std::string& each : whole.ran.findings()) FAIL_CHECK(each);
+    std::uint64_t flops = 0;
+    for (const pl::counters& each : whole.worked) flops += each.matrix_flops;
+    std::uint64_t expected = layers * (4 * layer + scores) + 3 * head;
+    if (flatten.vocabulary) expected += head;
+    if (flatten.dispatch) expected -= layers * expert_product;
+    CHECK(flops == expected);
+    for (const pl::dry::rank_times& each : pl::predict(whole.ran, pl::h200()).ranks)
+      sent[i] += each.sent_bytes;
+  }
+  // What one peak adds to what is sent, or saves, does not depend on the others.
+  CHECK(sent[dispatch] > sent[none]);
+  CHECK(sent[vocabulary] > sent[none]);
+  CHECK(sent[checkpoint] == sent[none]);
+  CHECK(sent[optimizer] == sent[none]);
+  for (std::size_t i = 0; i < 16; ++i) {
+    CAPTURE(i);
+    std::uint64_t parts = sent[none];
+    for (const std::size_t one : {dispatch, vocabulary, checkpoint, optimizer})
+      if ((i & one) != 0) parts += sent[one] - sent[none];
+    CHECK(sent[i] == parts);
   }
 }
