@@ -2,7 +2,8 @@
 //
 // All sixteen combinations of the four peaks as whole runs of the training program: losses, gradients and
 // weights beside the float64 reference and the run that flattens nothing; which of them have the same bits;
-// states that one combination saves and another goes on from; and bytes against what was promised.
+// states that one combination saves and another goes on from; bytes against what was promised; and sequences
+// that ranks share, with nothing flattened and with everything.
 #include "adamw_settings.hpp"
 #include "reference_cases.hpp"
 #include "token_sampler.hpp"
@@ -16,6 +17,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 using test::combination, test::combinations, test::model_case, test::saved_state, test::whole_runs;
@@ -299,4 +301,116 @@ TEST_CASE("O11: what one combination saved, another goes on from, on any ranks, 
   MESSAGE("apart: ", across.rms(), ", on other ranks ", elsewhere.rms(), ", yardstick ", yardstick.rms());
   CHECK(across.rms() <= 2 * yardstick.rms());
   CHECK(elsewhere.rms() <= 2 * yardstick.rms());
+}
+
+namespace {
+
+// The same run with so many ranks to each sequence, and less of it in flight than there is.
+moe::options sharing(moe::options o, std::int64_t sequence_ranks) {
+  o.sequence_parallel = sequence_ranks;
+  o.attention_queries = 2;
+  o.attention_keys = 3;
+  if (sequence_ranks > 1) o.key_hop_rows = 2;
+  return o;
+}
+
+// Nine tokens over two and over four ranks, with nothing flattened, and with everything.
+void check_sharing(moe::compute_type dtype, std::uint64_t seeds, double loss_bound, double gradient_bound) {
+  struct form {
+    std::int64_t sequence_ranks;
+    int number;
+  };
+  const std::vector<form> forms{{1, 0}, {2, 0}, {4, 0}, {4, combinations - 1}};
+  const whole_runs at;
+  const bool fp32 = dtype == moe::compute_type::fp32;
+  std::vector<gradient_errors> gradients(forms.size());
+  std::vector<spread> first(forms.size()), later(forms.size());
+  spread yardstick;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    CAPTURE(seed);
+    const moe::options o = case_of(seed, dtype);
+    at.run(with(o, none, 1), 0, "initial");
+    const model_case exact = exact_case(o, at.text(), saved_state(at.file("initial")).masters);
+    std::optional<moe::forced_routing> forced;
+    if (o.routing.forced()) forced.emplace(o.routing, o.experts, o.top_k, o.layers, o.ranks);
+    const auto expected = test::expect(exact, forced ? &*forced : nullptr);
+    std::vector<double> whole;
+    for (std::size_t i = 0; i < forms.size(); ++i) {
+      const moe::options mine = sharing(with(o, forms[i].number), forms[i].sequence_ranks);
+      CAPTURE(forms[i].sequence_ranks);
+      CAPTURE(test::name_of(mine.flatten));
+      const double loss = checked(at, mine, 1, "first").losses.at(0);
+      CHECK(std::fabs(loss - expected.loss) <= loss_bound * expected.loss);
+      first[i].add((loss - expected.loss) / expected.loss);
+      gradients[i].add(gradients_of(saved_state(at.file("first"))), expected.gradients);
+      const std::vector<double> rest = checked(at, mine, 3, "", 1, "first").losses;
+      if (i == 0) whole = rest;
+      later[i].add(rest, whole);
+    }
+    // As for the combinations: on other ranks, or, where that regroups nothing, in fp32.
+    for (const int ranks : fp32 ? std::vector<int>{1, 2, 3} : std::vector<int>{4}) {
+      moe::options other = with(o, none, ranks);
+      other.dtype = moe::compute_type::fp32;
+      std::vector<double> beside = at.run(other, 3).losses;
+      beside.erase(beside.begin());
+      yardstick.add(beside, whole);
+    }
+  }
+  for (std::size_t i = 0; i < forms.size(); ++i) {
+    CAPTURE(forms[i].sequence_ranks);
+    CAPTURE(forms[i].number);
+    CHECK(first[i].rms() <= 2 * first[0].rms() + fp32_ulp);
+    CHECK(later[i].rms() <= 2 * yardstick.rms());
+    double worst = 0, ratio = 0;
+    for (const std::string& name : gradients[0].names()) {
+      CAPTURE(name);
+      const double mine = gradients[i].of(name), plain = gradients[0].of(name);
+      CHECK(mine <= 2 * plain + fp32_ulp);
+      worst = std::max(worst, mine);
+      ratio = std::max(ratio, mine / plain);
+    }
+    CHECK(worst <= gradient_bound);
+    MESSAGE(forms[i].sequence_ranks, " ranks a sequence, ", test::name_of(combination(forms[i].number)),
+            ": first loss ", first[i].rms(), ", gradients ", worst, ", ", ratio,
+            " of those of whole sequences; later losses ", later[i].rms(), " apart, yardstick ",
+            yardstick.rms());
+  }
+}
+
+} // namespace
+
+TEST_CASE("fp32: sequences that ranks share are as exact as whole ones") {
+  check_sharing(moe::compute_type::fp32, 8, 1e-6, 1e-5);
+}
+// Other tiles round other shares: errors of a loss are as if by chance, and want more seeds.
+TEST_CASE("bf16: sequences that ranks share are as exact as whole ones") {
+  check_sharing(moe::compute_type::bf16, 16, 1e-3, 0.06);
+}
+
+TEST_CASE("O11: a run goes on with other ranks to a sequence; with the same, bit by bit") {
+  const whole_runs at;
+  constexpr std::int64_t half = 2, end = 5;
+  const auto rest_of = [](std::vector<double> losses) {
+    losses.erase(losses.begin(), losses.begin() + half);
+    return losses;
+  };
+  spread yardstick, across;
+  for (const std::uint64_t seed : {1, 2}) {
+    const moe::options o = case_of(seed, moe::compute_type::fp32);
+    const std::vector<double> whole = rest_of(at.run(with(o, none), end).losses);
+    for (const int ranks : {1, 2, 3}) yardstick.add(rest_of(at.run(with(o, none, ranks), end).losses), whole);
+    for (const int number : {0, combinations - 1})
+      for (const auto& [saves, resumes] : {std::pair{1, 4}, {4, 2}, {2, 1}, {4, 4}}) {
+        CAPTURE(saves);
+        CAPTURE(resumes);
+        const moe::options first = sharing(with(o, number), saves),
+                           second = sharing(with(o, number), resumes);
+        checked(at, first, half, "half");
+        const std::vector<double> rest = checked(at, second, end, "", half, "half").losses;
+        across.add(rest, whole);
+        if (saves == resumes) CHECK(rest == rest_of(checked(at, second, end).losses));
+      }
+  }
+  MESSAGE("apart ", across.rms(), ", yardstick ", yardstick.rms());
+  CHECK(across.rms() <= 2 * yardstick.rms());
 }
