@@ -3,6 +3,7 @@
 // How the sequences of a step are dealt over micro-batches and ranks: everything once; the same step however
 // it is dealt; memory for the rank that has most; and runs that follow recorded counts.
 #include "batch_dealing.hpp"
+#include "placed_tokens.hpp"
 #include "routing_scenario.hpp"
 #include "scenario_file.hpp"
 #include "scratch_folder.hpp"
@@ -87,6 +88,37 @@ TEST_CASE("every sequence of a step is dealt once, whatever the form") {
           REQUIRE(next == batch);
           for (index_t rank = 0; rank < ranks; ++rank)
             REQUIRE(dealing.own_before(accumulate, rank, ranks) == had[static_cast<std::size_t>(rank)]);
+        }
+}
+
+TEST_CASE("groups that share sequences: every token of a step is on one rank, and is found there") {
+  for (const pl::share_form& form : forms)
+    for (const index_t sequence_ranks : {1, 2, 3})
+      for (const index_t context : {7, 12})
+        for (const index_t batch : {4, 9}) {
+          const index_t ranks = 4 * sequence_ranks;
+          const moe::batch_dealing dealing{batch, 2, form, sequence_ranks};
+          const pl::sequence_split split = dealing.split(context);
+          std::vector<int> seen(static_cast<std::size_t>(batch * context));
+          for (index_t rank = 0; rank < ranks; ++rank) {
+            index_t of_rank = 0;
+            for (index_t micro = 0; micro < 2; ++micro) {
+              const pl::share_range own = dealing.own_of(micro, rank, ranks);
+              const index_t tokens = own.size() * dealing.rows_of(rank, context);
+              REQUIRE(tokens <= dealing.largest_tokens(ranks, context));
+              const moe::placed_tokens placed{{0, rank, own.first * context, of_rank, tokens},
+                                              split.chunks(static_cast<int>(rank % sequence_ranks)),
+                                              context};
+              placed.each_range([&](const pl::token_range& range) {
+                REQUIRE(range.first_of_rank == of_rank);
+                for (index_t i = 0; i < range.tokens; ++i)
+                  ++seen.at(static_cast<std::size_t>(range.first + i));
+                of_rank += range.tokens;
+              });
+            }
+            REQUIRE(of_rank == dealing.own_before(2, rank, ranks) * dealing.rows_of(rank, context));
+          }
+          for (const int times : seen) REQUIRE(times == 1);
         }
 }
 
