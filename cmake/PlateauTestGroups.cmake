@@ -86,7 +86,12 @@ endfunction()
 function(plateau_test_groups folder kind flags sources)
   # In groups of one size, in the order of their names, by which neighbours are alike.
   list(LENGTH sources files)
-  math(EXPR groups "(${files} + ${PLATEAU_TEST_GROUP_FILES} - 1) / ${PLATEAU_TEST_GROUP_FILES}")
+  set(limit "${PLATEAU_TEST_GROUP_FILES}")
+  if(folder STREQUAL "moe" AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT flags STREQUAL "-O0")
+    # The model, optimised, takes a compiler's memory by the GB.
+    set(limit 3)
+  endif()
+  math(EXPR groups "(${files} + ${limit} - 1) / ${limit}")
   foreach(group RANGE 1 ${groups})
     math(EXPR first "(${group} - 1) * ${files} / ${groups}")
     math(EXPR count "${group} * ${files} / ${groups} - ${first}")
