@@ -147,15 +147,16 @@ TEST_CASE("mpirun equals threads, bit for bit: losses, peaks, and all else but t
     int ranks;
     const char* flags;
   };
-  for (const run& each :
-       {run{1, "--accumulate 2"}, run{2, "--tied --dtype bf16 --routing hot:0.75,1"},
-        run{4, "--accumulate 2 --expert-parallel 4 --balance-weight 0.1"},
-        run{4, "--dtype bf16 --routing zipf:1+ragged"},
-        run{3, "--flatten vocabulary --hop-rows 5 --accumulate 2"},
-        run{4, "--flatten vocabulary,dispatch --tied --dtype bf16 --rotate weights"},
-        run{2, "--flatten checkpoint,optimizer --keep-every 2 --accumulate 2"},
-        run{4, "--flatten all --zero1 --expert-parallel 2"}, run{2, "--flatten all --compare"},
-        run{4, "--flatten all --parity --parity-weights same --accumulate 2"}}) {
+  for (const run& each : {run{1, "--accumulate 2"}, run{2, "--tied --dtype bf16 --routing hot:0.75,1"},
+                          run{4, "--accumulate 2 --expert-parallel 4 --balance-weight 0.1"},
+                          run{4, "--dtype bf16 --routing zipf:1+ragged"},
+                          run{3, "--flatten vocabulary --hop-rows 5 --accumulate 2"},
+                          run{4, "--flatten vocabulary,dispatch --tied --dtype bf16 --rotate weights"},
+                          run{2, "--flatten checkpoint,optimizer --keep-every 2 --accumulate 2"},
+                          run{4, "--flatten all --zero1 --expert-parallel 2"},
+                          run{4, "--flatten all --sequence-parallel 4 --key-hop-rows 2 --expert-parallel 2"},
+                          run{2, "--flatten all --compare"},
+                          run{4, "--flatten all --parity --parity-weights same --accumulate 2"}}) {
     CAPTURE(each.flags);
     const json threads = at.on_threads(each.ranks, each.flags);
     CHECK(threads.at("losses").size() == 6);
