@@ -194,6 +194,7 @@ void check_accuracy(moe::compute_type dtype, std::uint64_t seeds, std::uint64_t 
   std::vector<gradient_errors> gradients(groupings);
   std::vector<spread> first(groupings), later(groupings);
   spread yardstick;
+  double some_loss = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     const moe::options o = case_of(seed, dtype);
@@ -203,6 +204,7 @@ void check_accuracy(moe::compute_type dtype, std::uint64_t seeds, std::uint64_t 
     if (o.routing.forced()) forced.emplace(o.routing, o.experts, o.top_k, o.layers, o.ranks);
     const auto expected = test::expect(exact, forced ? &*forced : nullptr);
     if (!forced) REQUIRE(expected.margin > 1e-4);
+    some_loss = expected.loss;
     std::vector<course> courses(groupings);
     for (int number = 0; number < groupings; ++number) {
       const moe::options mine = with(o, number);
@@ -245,7 +247,7 @@ void check_accuracy(moe::compute_type dtype, std::uint64_t seeds, std::uint64_t 
       ratio = std::max(ratio, mine / plain);
     }
     CHECK(worst <= gradient_bound);
-    CHECK(later[i].rms() <= 2 * yardstick.rms());
+    CHECK(later[i].rms() <= 2 * yardstick.rms() + fp32_ulp * some_loss);
     MESSAGE(test::name_of(combination(number)), ": first loss ", first[i].rms(), ", gradients ", worst, ", ",
             ratio, " of those of none; later losses ", later[i].rms(), " apart, yardstick ", yardstick.rms());
   }
@@ -253,7 +255,8 @@ void check_accuracy(moe::compute_type dtype, std::uint64_t seeds, std::uint64_t 
 
 } // namespace
 
-// The yardstick of later losses is the distance between the unflattened model on two and on four ranks.
+// The yardstick of later losses is the distance between the unflattened model on two and on four ranks. In a
+// few steps that and every other distance stay below an ulp of a loss, which is allowed beside it.
 TEST_CASE("fp32: every combination is as exact as none, and parking and streaming change no bit") {
   check_accuracy(moe::compute_type::fp32, 5, 2, 6, 1e-6, 1e-5);
 }
@@ -299,8 +302,9 @@ TEST_CASE("O11: what one combination saved, another goes on from, on any ranks, 
     elsewhere.add(checked(at, other, end, "", half, "half").losses, expected);
   }
   MESSAGE("apart: ", across.rms(), ", on other ranks ", elsewhere.rms(), ", yardstick ", yardstick.rms());
-  CHECK(across.rms() <= 2 * yardstick.rms());
-  CHECK(elsewhere.rms() <= 2 * yardstick.rms());
+  const double allowed = 2 * yardstick.rms() + fp32_ulp * whole[none][0];
+  CHECK(across.rms() <= allowed);
+  CHECK(elsewhere.rms() <= allowed);
 }
 
 namespace {
@@ -326,6 +330,7 @@ void check_sharing(moe::compute_type dtype, std::uint64_t seeds, double loss_bou
   std::vector<gradient_errors> gradients(forms.size());
   std::vector<spread> first(forms.size()), later(forms.size());
   spread yardstick;
+  double some_loss = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     const moe::options o = case_of(seed, dtype);
@@ -334,6 +339,7 @@ void check_sharing(moe::compute_type dtype, std::uint64_t seeds, double loss_bou
     std::optional<moe::forced_routing> forced;
     if (o.routing.forced()) forced.emplace(o.routing, o.experts, o.top_k, o.layers, o.ranks);
     const auto expected = test::expect(exact, forced ? &*forced : nullptr);
+    some_loss = expected.loss;
     std::vector<double> whole;
     for (std::size_t i = 0; i < forms.size(); ++i) {
       const moe::options mine = sharing(with(o, forms[i].number), forms[i].sequence_ranks);
@@ -360,7 +366,7 @@ void check_sharing(moe::compute_type dtype, std::uint64_t seeds, double loss_bou
     CAPTURE(forms[i].sequence_ranks);
     CAPTURE(forms[i].number);
     CHECK(first[i].rms() <= 2 * first[0].rms() + fp32_ulp);
-    CHECK(later[i].rms() <= 2 * yardstick.rms());
+    CHECK(later[i].rms() <= 2 * yardstick.rms() + fp32_ulp * some_loss);
     double worst = 0, ratio = 0;
     for (const std::string& name : gradients[0].names()) {
       CAPTURE(name);
