@@ -119,8 +119,9 @@ inline vec attention_weights(const attention_shape& s, const vec& q, const vec& 
   vec w = zeros(t + 1);
   for (index u = 0; u <= t; ++u) {
     const double* key = head(k, first + u, s.kv_heads, s.kv_head_of(h), s.head_dim);
-    for (index i = 0; i < s.head_dim; ++i) w[u] += query[i] * key[i];
-    w[u] /= std::sqrt(static_cast<double>(s.head_dim));
+    double dot = 0;
+    for (index i = 0; i < s.head_dim; ++i) dot += query[i] * key[i];
+    w[u] = dot / std::sqrt(static_cast<double>(s.head_dim));
   }
   const double largest = *std::max_element(w.begin(), w.end());
   double sum = 0;

@@ -72,8 +72,11 @@ inline vec linear(const vec& x, const vec& w, index rows, index in, index out) {
   require_size(w, out * in, "the weight");
   vec y = zeros(rows * out);
   for (index r = 0; r < rows; ++r)
-    for (index o = 0; o < out; ++o)
-      for (index i = 0; i < in; ++i) y[r * out + o] += x[r * in + i] * w[o * in + i];
+    for (index o = 0; o < out; ++o) {
+      double sum = 0;
+      for (index i = 0; i < in; ++i) sum += x[r * in + i] * w[o * in + i];
+      y[r * out + o] = sum;
+    }
   return y;
 }
 
