@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # PLATEAU_TEST_GROUPS: several test files of a folder are one program. What a test costs to compile is mostly what it
-# instantiates, and its neighbours instantiate the same: together they take less than half the time. For ctest
+# instantiates, and its neighbours instantiate the same: together they take about half the time. For ctest
 # nothing changes: each file remains a test of its own name, label and limit, by doctest's filter of source files.
 #
 # A group is a generated source: what its files include comes first, and then each file in a namespace of its own, in
 # which those includes have nothing left to do. A file that does not bear that is a program by itself, as all are
-# without the option: one with other directives than includes, or that declares something of a namespace outside.
+# without the option: one with other directives than includes, or that declares something of a namespace outside, or
+# whose test cases are in a header.
 
 option(PLATEAU_TEST_GROUPS "Compile tests that are neighbours as one program" OFF)
 set(PLATEAU_TEST_GROUP_FILES 8 CACHE STRING "Files of a group, at most")
