@@ -3,6 +3,7 @@
 // Ring attention against float64 on one rank: any number of ranks, any split, documents across shards,
 // lengths off every tile.
 #include "support/attention_cases.hpp"
+#include "support/dense_attention.hpp"
 #include "support/plain_attention.hpp"
 
 #include <doctest/doctest.h>
@@ -64,6 +65,49 @@ TEST_CASE("1, 2, 3, 4, 8 ranks: outputs, states and gradients agree with one ran
       c.split = sequence_split::contiguous(83, ranks);
       check<pl::bfloat16>(c);
     }
+}
+
+namespace {
+// Some seeds of a case on so many ranks each, beside the plain computation with all scores.
+template <class T, class Kernel = pl::attention_by_gemm, class Split>
+void check_beside_dense(attention_case c, const std::vector<int>& ranks, Split split) {
+  std::vector<support::attention_errors<T>> ring(ranks.size());
+  support::attention_errors<T> dense;
+  for (c.seed = 1; c.seed < 160; c.seed += 10) {
+    c.split = split(1);
+    const auto values = values_of<T>(c);
+    const reference::packed_attention oracle = oracle_of(c, values);
+    const auto seen = oracle.forward();
+    const auto gradients = oracle.backward(support::widened(values.dout));
+    dense.add(support::dense_attention<T>{c, values}.compute(), seen, gradients);
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      c.split = split(ranks[i]);
+      ring[i].add(run_attention<T, Kernel>(c, values, threads{}), seen, gradients);
+    }
+  }
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    CAPTURE(ranks[i]);
+    ring[i].check_beside(dense);
+  }
+}
+} // namespace
+
+TEST_CASE("errors are at most twice those of the plain computation with all scores") {
+  for (int i = 0; i < 4; ++i) {
+    CAPTURE(i);
+    attention_case c =
+        case_of(sequence_split::contiguous(0, 1), i < 2 ? attention_mask::causal : attention_mask::full);
+    if (i > 0) c.cu_seqlens = {0, 1, 4, 40, 53};
+    if (i == 3) c.size = 8; // few keys have nearly all of a row
+    const auto split = [&](int ranks) {
+      return i % 2 == 0 ? sequence_split::balanced(53, ranks) : uneven(53, ranks);
+    };
+    check_beside_dense<float>(c, {1, 2, 3, 4, 8}, split);
+    check_beside_dense<pl::bfloat16>(c, {1, 2, 3, 4, 8}, split);
+    check_beside_dense<pl::half>(c, {3}, split);
+    if (i < 3)
+      check_beside_dense<float, plain_attention>(c, {3}, split); // a logarithm keeps less of a large one
+  }
 }
 
 TEST_CASE("documents across shards, more than a tile's mask holds, uneven and empty shards, hidden keys") {
