@@ -45,7 +45,7 @@ struct budget_facts {
     return over(*most) == 0 ? std::nullopt : std::optional(*most);
   }
 
-  // "dispatch asked for 9 bytes of `space` memory, but ..." up to the last number; `phase` may be empty.
+  // "dispatch asked for 9 bytes of `space` memory, but ... promised." `phase` may be empty.
   std::string text(const char* space, const char* phase) const {
     std::string out = std::string(name_of(asked_by)) + asked_for + std::to_string(asked) + " bytes of " +
                       space + " memory, but " + std::to_string(taken) + of_the_limit + std::to_string(limit) +
@@ -60,39 +60,23 @@ struct budget_facts {
       separator = ", ";
     }
     if (const auto t = furthest_over())
-      out += std::string("; with this ") + name_of(*t) + " is furthest over its promise, by " +
+      out += std::string(with_this) + name_of(*t) + " is furthest over its promise, by " +
              std::to_string(over(*t));
-    return out;
+    return out + ".";
   }
-  // The facts in a text that holds them, whatever stands before and behind; nothing where it does not.
+  // The facts in a text that holds all of such a sentence, whatever stands before and behind, and whatever
+  // the phase is called; nothing where it was cut, or was never there.
   static std::optional<budget_facts> in(std::string_view text) {
-    const std::size_t asks = text.find(asked_for);
-    if (asks == std::string_view::npos) return std::nullopt;
-    budget_facts f;
-    const std::string_view before = text.substr(0, asks);
-    const auto who = tag_named(before.substr(before.find_last_of(' ') + 1)); // npos + 1 is 0
-    reader from{text.substr(asks + sizeof(asked_for) - 1)};
-    if (!who || !from.number(f.asked) || !from.past(" memory, but ") || !from.number(f.taken) ||
-        !from.next(of_the_limit) || !from.number(f.limit) || !from.next(are_held))
-      return std::nullopt;
-    f.asked_by = *who;
-    if (from.next(in_phase) && !from.past(")")) return std::nullopt;
-    if (!from.next(": ")) return f;
-    do {
-      const std::size_t space = from.rest.find(' ');
-      const auto t = tag_named(from.rest.substr(0, space));
-      if (!t) return std::nullopt;
-      from.rest.remove_prefix(space + 1);
-      if (!from.number(f.held[slot(*t)])) return std::nullopt;
-      if (from.next(" of ") && !(from.number(f.promised[slot(*t)]) && from.next(is_promised)))
-        return std::nullopt;
-    } while (from.next(", "));
-    return f;
+    for (std::size_t at = text.find(asked_for); at != std::string_view::npos;
+         at = text.find(asked_for, at + 1))
+      if (const auto facts = at_place(text, at)) return facts;
+    return std::nullopt;
   }
 
  private:
   static constexpr char asked_for[] = " asked for ", of_the_limit[] = " of the limit of ",
-                        are_held[] = " are held", in_phase[] = " (in ", is_promised[] = " promised";
+                        are_held[] = " are held", in_phase[] = " (in ", is_promised[] = " promised",
+                        with_this[] = "; with this ";
 
   struct reader {
     std::string_view rest;
@@ -115,6 +99,35 @@ struct budget_facts {
       return true;
     }
   };
+  // The sentence in which " asked for " is at `asks`.
+  static std::optional<budget_facts> at_place(std::string_view text, std::size_t asks) {
+    budget_facts f;
+    const std::string_view before = text.substr(0, asks);
+    const auto who = tag_named(before.substr(before.find_last_of(' ') + 1)); // npos + 1 is 0
+    reader from{text.substr(asks + sizeof(asked_for) - 1)};
+    if (!who || !from.number(f.asked) || !from.past(" memory, but ") || !from.number(f.taken) ||
+        !from.next(of_the_limit) || !from.number(f.limit) || !from.next(are_held))
+      return std::nullopt;
+    f.asked_by = *who;
+    if (!from.next(in_phase)) return f.list(from) ? std::optional(f) : std::nullopt;
+    while (from.past(")")) // a phase may have some of its own
+      if (budget_facts whole = f; whole.list(from)) return whole;
+    return std::nullopt;
+  }
+  // What is held, to the end of the sentence.
+  bool list(reader from) {
+    for (bool more = from.next(": "); more; more = from.next(", ")) {
+      const std::size_t space = from.rest.find(' ');
+      const auto t = tag_named(from.rest.substr(0, space));
+      if (!t) return false;
+      from.rest.remove_prefix(space + 1);
+      if (!from.number(held[slot(*t)])) return false;
+      if (from.next(" of ") && !(from.number(promised[slot(*t)]) && from.next(is_promised))) return false;
+    }
+    if (std::size_t by = 0; from.next(with_this) && !(from.past(", by ") && from.number(by))) return false;
+    return from.next(".");
+  }
+
   static constexpr std::size_t slot(tag t) { return static_cast<std::size_t>(t); }
   static constexpr bytes_by_tag filled(std::size_t n) {
     bytes_by_tag all{};

@@ -169,7 +169,7 @@ class meter {
     if (*owner_ != '\0') text += std::string(owner_) + ": ";
     const budget_facts facts{t, bytes, total_ + reserved_, limit_, held_, expected_};
     text += facts.text(space_, phase_);
-    throw budget_exceeded(text + ". Raise the limit, or make the shape smaller.");
+    throw budget_exceeded(text + " Raise the limit, or make the shape smaller.");
   }
 
   const char* space_;

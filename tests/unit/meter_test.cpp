@@ -241,8 +241,37 @@ TEST_CASE("the numbers of a refusal come through text: a failure, another rank's
   for (const char* text : {"", "asked for 64 MiB", "rank 1 asked for 64 bytes of device memory",
                            "other asked for 6 bytes of x memory, but 5 of the limit of", " asked for "})
     CHECK(!pl::budget_facts::in(text).has_value());
-  for (std::size_t n = 0; n < f.text.find(" are held") + 9; ++n)
+  for (std::size_t n = 0; n < f.text.find(" Raise the limit"); ++n)
     CHECK(!pl::budget_facts::in(std::string_view(f.text).substr(0, n)).has_value());
+}
+
+TEST_CASE(
+    "the numbers of a refusal are found whatever a phase is called, and behind words that are like them") {
+  pl::meter m("device", "rank 1");
+  m.limit(10);
+  m.charge(tag::dispatch, 7);
+  m.expect(tag::dispatch, 5);
+  m.expect(tag::vocabulary, 9);
+  for (const char* phase :
+       {"layer 3 (backward)", "a): b", ":)", ": other 1.", "is (", "5 of the limit of 6"}) {
+    CAPTURE(phase);
+    m.phase(phase);
+    try {
+      m.charge(tag::vocabulary, 4);
+      FAIL_CHECK("it was not refused");
+    } catch (const pl::budget_exceeded& e) {
+      for (const std::string& text :
+           {std::string(e.what()), "what 'x asked for 1' began: " + std::string(e.what())}) {
+        CAPTURE(text);
+        const auto facts = pl::budget_facts::in(text);
+        REQUIRE(facts.has_value());
+        CHECK(facts->asked_by == tag::vocabulary);
+        CHECK(facts->held == m.held());
+        CHECK(facts->promised[static_cast<std::size_t>(tag::vocabulary)] == 9);
+        CHECK(facts->furthest_over() == tag::dispatch);
+      }
+    }
+  }
 }
 
 TEST_CASE("a limit below what is held refuses everything, and no sum overflows") {
