@@ -62,14 +62,16 @@ inline void check_memory_limit(const training_job& job) {
         fmt::format("--memory-limit {}: a step needs {}, most of all in its {}: {}; expected at "
                     "least {}",
                     *o.memory_limit_bytes, p.least.device_bytes, p.peak_phase, list, p.least.device_bytes)};
-  std::size_t enough = 0;
-  for (const int each : {0, static_cast<int>(o.ranks) - 1})
+  std::size_t known = 0, enough = 0;
+  for (const int each : {0, static_cast<int>(o.ranks) - 1}) {
+    known = std::max(known, promise_of(job, each).total.device_bytes);
     enough = std::max(enough, flattened_promise_of(job, each).total.device_bytes);
-  throw input_error{fmt::format("--memory-limit {}: a step needs {} before the peaks that are not flattened "
-                                "add anything: {}; expected more "
-                                "than {}, or --flatten all, for which {} would do",
-                                *o.memory_limit_bytes, p.least.device_bytes, list, p.least.device_bytes,
-                                enough)};
+  }
+  throw input_error{
+      fmt::format("--memory-limit {}: a step needs {} before the peaks that are not flattened add anything: "
+                  "{}; expected {} {} with what these add, or --flatten all, for which {} would do",
+                  *o.memory_limit_bytes, p.least.device_bytes, list, p.bounded() ? "at least" : "more than",
+                  known, enough)};
 }
 
 } // namespace moe

@@ -62,7 +62,8 @@ struct outcome {
   std::vector<pl::counters> worked; // of each rank's backend
 };
 
-outcome run_steps(const test::forced_case& c, pl::dry_options faults, int steps) {
+// `evaluates`: the held-out loss behind each step.
+outcome run_steps(const test::forced_case& c, pl::dry_options faults, int steps, bool evaluates = false) {
   static const moe::corpus text = test::random_text(13, 300, 1);
   const moe::token_sampler sampler(text, c.of.settings.context, 1);
   const moe::dry_routing routing = test::routing_of(c);
@@ -84,6 +85,7 @@ outcome run_steps(const test::forced_case& c, pl::dry_options faults, int steps)
       for (int step = 0; step < steps; ++step) {
         train.run_step(sampler, step);
         pl::close_step(backend, world, train.stream());
+        if (evaluates) train.held_out_loss(sampler);
       }
     } catch (...) {
       note(); // what the rank had made is gone by now
@@ -93,8 +95,8 @@ outcome run_steps(const test::forced_case& c, pl::dry_options faults, int steps)
   });
   return out;
 }
-outcome two_steps(const test::forced_case& c, const pl::dry_options& faults) {
-  return run_steps(c, faults, 2);
+outcome two_steps(const test::forced_case& c, const pl::dry_options& faults, bool evaluates = false) {
+  return run_steps(c, faults, 2, evaluates);
 }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -108,9 +110,9 @@ struct waits_left_out {
   std::uint64_t all = 0;
 };
 
-waits_left_out leave_out_each_wait(const test::forced_case& c) {
+waits_left_out leave_out_each_wait(const test::forced_case& c, bool evaluates = false) {
   waits_left_out out;
-  const outcome whole = two_steps(c, {});
+  const outcome whole = two_steps(c, {}, evaluates);
   REQUIRE_FALSE(whole.ran.cause.has_value());
   for (const std::string& each : whole.ran.findings()) FAIL_CHECK(each);
   out.all = whole.ran.recorders[1]->waits();
@@ -119,7 +121,7 @@ waits_left_out leave_out_each_wait(const test::forced_case& c) {
     pl::dry_options options;
     options.drop_wait = k;
     options.only_rank = 1;
-    const outcome with = two_steps(c, options);
+    const outcome with = two_steps(c, options, evaluates);
     REQUIRE_FALSE(with.ran.cause.has_value());
     for (std::size_t other = 0; other < with.ran.recorders.size(); ++other)
       if (other != 1) CHECK(with.ran.recorders[other]->found() == 0);
@@ -215,6 +217,15 @@ TEST_CASE("F2, F3: so is, with all four together, every wait that nothing else s
                               {"staging_pipeline.hpp", 1},
                               {"shard_gather.hpp", 1},
                               {"sharded_adamw.hpp", 1}});
+}
+
+TEST_CASE("F2, F3: so is every wait of an evaluation, which is lent what the update and the next step are") {
+  const auto steps = leave_out_each_wait(least_case(1)), both = leave_out_each_wait(least_case(1), true);
+  by_file missed, spared;
+  for (const auto& [file, n] : both.missed) { const auto f=steps.missed.find(file); missed[file] = n - (f==steps.missed.end()?0:f->second);}
+  for (const auto& [file, n] : both.spared) { const auto f=steps.spared.find(file); spared[file] = n - (f==steps.spared.end()?0:f->second);}
+  for (const auto& [file, n] : missed) MESSAGE("missed ", file, " ", n);
+  for (const auto& [file, n] : spared) MESSAGE("spared ", file, " ", n);
 }
 
 // Fails operation k of rank `failed` in each way: every rank ends with that cause, and nothing leaks.

@@ -177,8 +177,8 @@ step_accounts dry_step(const forced_case& c, pl::dry_ranks& ran, bool folded = f
 template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
 void check_case(const forced_case& c) {
   INFO("routing ", c.scenario, ", ranks ", c.of.grid.ranks, ", expert parallel ", c.of.grid.expert_parallel,
-       ", layers ", c.of.config.layers, ", accumulate ", c.of.settings.accumulate, ", batch ",
-       c.of.settings.batch, ", context ", c.of.settings.context);
+       ", a sequence ", c.of.settings.sequence_parallel, ", layers ", c.of.config.layers, ", accumulate ",
+       c.of.settings.accumulate, ", batch ", c.of.settings.batch, ", context ", c.of.settings.context);
   const step_accounts real = one_step<T>(c, support::on_threads<Backend, Communicator>{}, never_folded);
   pl::dry_ranks ran, ran_folded;
   const step_accounts dry = dry_step<T, Backend>(c, ran), folded = dry_step<T, Backend>(c, ran_folded, true);
@@ -280,6 +280,13 @@ inline std::optional<forced_case> random_case(moe::rank_grid grid, const std::st
   // Of those whose inputs of layers are parked: no host memory for them, for some, for all; each or few kept.
   const moe::index_t budgets[] = {0, 6000, pl::offload_shape::no_limit};
   t.config.checkpoint = {budgets[seed % 3], static_cast<moe::index_t>(1 + seed / 3 % 3)};
+  // Sequences that some of the ranks share, where each can have two parts of them.
+  const std::int64_t shared_by = between(1, grid.ranks),
+                     zero_rank = plus == std::string::npos ? -1 : scenario.back() - '0';
+  if (grid.ranks % shared_by == 0 && t.settings.context >= 2 * shared_by &&
+      grid.ranks / shared_by > zero_rank + 1)
+    t.settings.sequence_parallel = static_cast<int>(shared_by);
+  t.config.sequence.hop_rows = between(1, 20);
   moe::routing_scenario routing;
   if (scenario == "counts") {
     if (t.config.layers == 0) t.config.layers = 1;
@@ -297,7 +304,7 @@ inline std::optional<forced_case> random_case(moe::rank_grid grid, const std::st
 // Every number of ranks and of expert groups, every scenario; each time another shape.
 template <class T, class Backend = pl::host_backend, class Communicator = pl::thread_communicator>
 void check_grid(int most_ranks, std::uint64_t seed, const moe::flatten_set& flatten = {}) {
-  std::uint64_t cases = 0;
+  std::uint64_t cases = 0, shared = 0;
   std::size_t least = 0;
   for (int ranks = 1; ranks <= most_ranks; ++ranks)
     for (int expert_parallel = 1; expert_parallel <= ranks; ++expert_parallel) {
@@ -308,14 +315,16 @@ void check_grid(int most_ranks, std::uint64_t seed, const moe::flatten_set& flat
           c->of.config.flatten = flatten;
           check_case<T, Backend, Communicator>(*c);
           ++cases;
+          shared += c->of.settings.sequence_parallel > 1 ? 1 : 0;
         }
     }
   CHECK(cases >= least);
+  CHECK(shared >= cases / 6);
 }
 
 // A case in which every part of a step has work to do on every rank, and no part's need is the smaller for
-// it.
-inline forced_case full_case(moe::rank_grid grid) {
+// it; with so many ranks to each sequence.
+inline forced_case full_case(moe::rank_grid grid, int sequence_ranks) {
   forced_case c;
   c.scenario = "all-to-one";
   c.of = tiny_case(grid);
@@ -326,8 +335,11 @@ inline forced_case full_case(moe::rank_grid grid) {
   c.of.config.loss = {8, 16, 4, pl::rotation::activations};
   c.of.config.checkpoint = {2000, 1};
   c.of.config.optimizer = {5000, 2, pl::update_on::device, true};
+  c.of.config.sequence.hop_rows = 4;
   c.of.settings.accumulate = 2;
   c.of.settings.batch = 4 * grid.ranks;
+  c.of.settings.sequence_parallel = sequence_ranks;
+  if (sequence_ranks > 1) c.of.settings.context = 6 * sequence_ranks;
   const auto routing = moe::parse_routing("--routing", c.scenario);
   c.routing = std::make_shared<moe::forced_routing>(routing, c.of.config.experts, c.of.config.top_k,
                                                     c.of.config.layers, grid.ranks);
@@ -337,15 +349,16 @@ inline forced_case full_case(moe::rank_grid grid) {
 
 // The sixteen combinations of peaks hold to the byte what step_promise_of says before anything exists; under
 // a limit of that, a step with all four goes, and not under one byte less. step(case) runs one.
-template <class Step> void check_tight_promises(moe::rank_grid grid, Step step) {
+template <class Step> void check_tight_promises(moe::rank_grid grid, Step step, int sequence_ranks = 1) {
   for (unsigned i = 0; i < 16; ++i) {
-    forced_case c = full_case(grid);
+    forced_case c = full_case(grid, sequence_ranks);
     c.of.config.flatten = {(i & 1) != 0, (i & 2) != 0, (i & 4) != 0, (i & 8) != 0};
     for (const auto where : {pl::update_on::device, pl::update_on::host}) {
       c.of.config.optimizer.where = where;
       c.short_of_promise.reset();
       CAPTURE(i);
       CAPTURE(grid.ranks);
+      CAPTURE(sequence_ranks);
       CAPTURE(static_cast<int>(where));
       // An update on the host takes pinned memory list by list, and of it promises that of all.
       const bool pinned = where == pl::update_on::device;

@@ -10,14 +10,17 @@
 TEST_CASE("exact bytes in fp32") { test::check_grid<float>(8, 1); }
 
 TEST_CASE("a step holds what was promised before anything existed, to the byte, in fp32") {
+  const auto dry = [](const test::forced_case& c) {
+    plateau::dry_ranks ran;
+    auto accounts = test::dry_step<float>(c, ran);
+    if (ran.cause) ran.cause->raise();
+    for (const std::string& each : ran.findings()) FAIL_CHECK(each);
+    return accounts;
+  };
   for (const moe::rank_grid grid : {moe::rank_grid{1, 1}, {2, 1}, {4, 2}})
-    test::check_tight_promises(grid, [](const test::forced_case& c) {
-      plateau::dry_ranks ran;
-      auto accounts = test::dry_step<float>(c, ran);
-      if (ran.cause) ran.cause->raise();
-      for (const std::string& each : ran.findings()) FAIL_CHECK(each);
-      return accounts;
-    });
+    test::check_tight_promises(grid, dry);
+  test::check_tight_promises({4, 2}, dry, 2); // that many ranks to a sequence
+  test::check_tight_promises({4, 4}, dry, 4);
   test::check_tight_promises({2, 2}, [](const test::forced_case& c) {
     return test::one_step<float>(c, support::on_threads<>{}, test::never_folded);
   });

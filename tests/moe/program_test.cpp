@@ -338,9 +338,9 @@ TEST_CASE("--memory-limit: status 1, one line with rank, tag, bytes asked and he
   const ending refused = under(20'000, " --save " + at.file("state"));
   CHECK(refused.status == 2);
   CAPTURE(refused.err);
-  for (const char* part :
-       {"--memory-limit 20000: a step needs ", " before the peaks that are not flattened add ",
-        ": parameters ", ", activations ", "expected more than ", ", or --flatten all, for which "})
+  for (const char* part : {"--memory-limit 20000: a step needs ",
+                           " before the peaks that are not flattened add ", ": parameters ", ", activations ",
+                           "expected more than ", " with what these add, or --flatten all, for which "})
     CHECK_MESSAGE(has(refused.err, part), part);
   CHECK(!has(refused.err, "vocabulary "));
   CHECK(one_line(refused.err));
@@ -386,6 +386,25 @@ TEST_CASE(
     std::filesystem::remove(at.file("state"));
     if (plain == 0) plain = limit;
     if (more == dry) CHECK(limit == plain);
+  }
+}
+
+TEST_CASE("--memory-limit with peaks that are not flattened: what is named counts what they add, and does") {
+  if (program_missing()) return;
+  const workplace at;
+  const auto under = [&](std::uint64_t limit, const std::string& peaks) {
+    return at.train("--stop-after 1 --flatten " + peaks + " --memory-limit " + std::to_string(limit));
+  };
+  for (const std::string peaks : {"dispatch", "dispatch,vocabulary,optimizer"}) {
+    CAPTURE(peaks);
+    const ending end = under(1, peaks);
+    CAPTURE(end.err);
+    CHECK(end.status == 2);
+    const std::string expected = "expected at least ";
+    REQUIRE(has(end.err, expected));
+    const std::uint64_t limit = std::stoull(end.err.substr(end.err.find(expected) + expected.size()));
+    CHECK(under(limit, peaks).status == 0);
+    CHECK(under(limit - 1, peaks).status == 1); // of these no promise was broken: the meter says so
   }
 }
 
