@@ -8,7 +8,6 @@
 #include "parameter_layout.hpp"
 #include "placed_tokens.hpp"
 #include "routing_scenario.hpp"
-#include "sequence_attention.hpp"
 #include "trainer.hpp"
 
 #include <plateau/digest.hpp>
@@ -130,7 +129,10 @@ class dry_routing {
           .add(rank / grid_.expert_parallel <
                layout.expert.elements() % (grid_.ranks / grid_.expert_parallel))
           .add(config_.balance_weight != 0 && rank < 2 * config_.experts % grid_.ranks);
-    if (settings_.sequence_parallel > 1) add_attention(own);
+    // Of ranks that share a sequence no two do the same: the front of each sees one part more than that of
+    // the rank before it. Their totals are alike, what they do at each step of the ring is not.
+    if (const int s = settings_.sequence_parallel; s > 1)
+      for (int rank = 0; rank < grid_.ranks; ++rank) own[static_cast<std::size_t>(rank)].add(rank % s);
     for (index_t micro = 0; micro < settings_.accumulate; ++micro) {
       for (int rank = 0; rank < grid_.ranks; ++rank)
         own[static_cast<std::size_t>(rank)].add(settings_.own_sequences_of(micro, rank, grid_.ranks).size());
@@ -163,20 +165,6 @@ class dry_routing {
     return keys;
   }
 
-  // The rows and tiles of each rank of those that share a sequence.
-  void add_attention(std::vector<plateau::digest>& own) const {
-    const plateau::sequence_split split = settings_.dealing().split(settings_.context);
-    const plateau::attention_shape shape = sequence_shape(config_, settings_.limits(grid_.ranks));
-    std::vector<plateau::attention_work> work;
-    for (int r = 0; r < split.ranks(); ++r)
-      work.push_back(plateau::attention_work::of(shape, split, plateau::packed_documents(settings_.context),
-                                                 r, sizeof(float)));
-    for (std::size_t rank = 0; rank < own.size(); ++rank) {
-      const auto place = static_cast<int>(rank) % split.ranks();
-      const plateau::attention_work& w = work[static_cast<std::size_t>(place)];
-      own[rank].add(split.rows(place)).add(w.tiles).add(w.pairs);
-    }
-  }
   // A number for each expert group, of all rows that its ranks send: its rounds follow from them.
   std::vector<std::uint64_t> groups_of(const std::vector<std::vector<std::int64_t>>& all) const {
     std::vector<std::uint64_t> numbers;
