@@ -22,8 +22,9 @@
 
 namespace moe {
 
-// What to do where this tag is what grows: by a flag that is not set yet, where there is one.
-inline std::string growth_advice(const options& o, std::string_view tag) {
+// What to do where this tag is what grows with more of this kind: by a flag that is not set yet, where there
+// is one.
+inline std::string growth_advice(const options& o, growth_kind kind, std::string_view tag) {
   for (const flatten_row& row : flatten_rows)
     if (!(o.flatten.*row.member) &&
         (tag == row.name || (tag == "gradients" && row.member == &flatten_set::optimizer)))
@@ -34,6 +35,10 @@ inline std::string growth_advice(const options& o, std::string_view tag) {
     return "a larger --host-budget for inputs that are parked, or --keep-every, which computes layers once "
            "more instead";
   if (tag == "optimizer") return "a smaller --bucket, or fewer --slots";
+  if (kind == growth_kind::vocabulary_entry && (tag == "parameters" || tag == "gradients"))
+    return o.tied ? "a smaller vocabulary or --hidden: each rank has all of the embedding"
+                  : fmt::format("one matrix for embedding and head (--tied){}",
+                                o.flatten.vocabulary ? ", or more ranks, which divide the head" : "");
   if (tag == "gradients")
     return "experts on more ranks (--expert-parallel): the device has those of two layers, and of embedding "
            "and head";
@@ -87,17 +92,6 @@ inline std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-inline std::string flatten_text(const flatten_set& flatten) {
-  std::string text;
-  std::size_t n = 0;
-  for (const flatten_row& row : flatten_rows)
-    if (flatten.*row.member) {
-      text += (text.empty() ? "" : ",") + std::string{row.name};
-      ++n;
-    }
-  return n == 0 ? "none" : n == flatten_rows.size() ? "all" : text;
-}
-
 inline std::string slope_rows(const growth_table& table, const std::string& title,
                               growth_pair growth_row::*side) {
   std::vector<std::string> tags;
@@ -133,8 +127,11 @@ inline std::string slope_rows(const growth_table& table, const std::string& titl
 // Two tables and what follows from them; ends with a newline.
 inline std::string growth_text(const growth_table& table) {
   std::string text = "Bytes that the peak of a rank's device memory grows by for each more:\n";
-  const std::string given = detail::flatten_text(table.config.flatten);
-  text += detail::slope_rows(table, "--flatten " + (given.size() > 12 ? "..." : given), &growth_row::given);
+  const std::string given = flattened_peaks(table.config);
+  const bool all = std::all_of(flatten_rows.begin(), flatten_rows.end(),
+                               [&](const flatten_row& row) { return table.config.flatten.*row.member; });
+  const std::string title = all ? "all" : given.size() > 12 ? "..." : given;
+  text += detail::slope_rows(table, "--flatten " + title, &growth_row::given);
   if (given != "none") text += "\n" + detail::slope_rows(table, "--flatten none", &growth_row::none);
   text += "\nEach from a doubling, on the rank that has most; the highest of every tag, whenever that is, so "
           "that they do not add up.\n";
@@ -151,7 +148,7 @@ inline std::string growth_text(const growth_table& table) {
   if (!tag.empty())
     text += fmt::format(". The tag that grows fastest then is {}, by {}; what helps: {}", tag,
                         human_bytes(static_cast<std::uint64_t>(wall->given.added(tag))),
-                        growth_advice(table.config, tag));
+                        growth_advice(table.config, wall->kind, tag));
   return text + ".\n";
 }
 

@@ -5,6 +5,7 @@
 #include "comparison.hpp"
 #include "comparison_json.hpp"
 #include "expert_watch.hpp"
+#include "growth_report.hpp"
 #include "parity.hpp"
 #include "parity_report.hpp"
 #include "progress.hpp"
@@ -305,6 +306,30 @@ TEST_CASE("two runs side by side: the highest of any rank, what was promised, wh
   CHECK(has(comparison_table(flat), "the same at every step\n"));
   flat.losses.clear();
   CHECK_FALSE(has(comparison_table(flat), "loss at step"));
+}
+
+TEST_CASE("the next wall: what helps against a larger vocabulary is not what helps against more experts") {
+  options o;
+  o.flatten = {true, true, true, true};
+  for (const char* tag : {"gradients", "parameters"}) {
+    CAPTURE(tag);
+    CHECK(has(growth_advice(o, growth_kind::expert, tag), "--expert-parallel"));
+    o.tied = false;
+    for (const bool divided : {true, false}) {
+      o.flatten.vocabulary = divided;
+      const std::string untied = growth_advice(o, growth_kind::vocabulary_entry, tag);
+      CHECK(has(untied, "--tied"));
+      CHECK(has(untied, "more ranks") == divided);
+      CHECK_FALSE(has(untied, "--expert-parallel"));
+    }
+    o.tied = true;
+    const std::string tied = growth_advice(o, growth_kind::vocabulary_entry, tag);
+    CHECK_FALSE(has(tied, "--tied"));
+    CHECK_FALSE(has(tied, "--expert-parallel"));
+    CHECK(has(tied, "--hidden"));
+  }
+  o.flatten.optimizer = false;
+  CHECK(has(growth_advice(o, growth_kind::vocabulary_entry, "gradients"), "--flatten optimizer"));
 }
 
 TEST_CASE("gradients and losses of tokens: the same bits are 0, whatever they are, and nothing else is") {
