@@ -4,6 +4,7 @@
 // missed, and an operation that fails, whichever it is, ends all ranks and leaks nothing. And under any order
 // of the operations of all ranks, and with each taken at its word: the bits of the host backend.
 #include "support/attention_cases.hpp"
+#include "support/plain_attention.hpp"
 
 #include <plateau/testing/audited_backend.hpp>
 #include <plateau/testing/run_seeded.hpp>
@@ -52,12 +53,13 @@ struct outcome {
   pl::dry_ranks ran;
   std::vector<std::size_t> left;
 };
-template <class T> outcome dry(const attention_case& c, const pl::dry_options& faults = {}) {
+template <class T, class Kernel = pl::attention_by_gemm>
+outcome dry(const attention_case& c, const pl::dry_options& faults = {}) {
   outcome out;
   const support::without_data<> on{faults, &out.ran};
   support::attention_values<T> none;
   if (c.shape.hidden_keys) none.hidden.assign(static_cast<std::size_t>(c.tokens()), 0);
-  out.left = run_attention<T>(c, none, on).left;
+  out.left = run_attention<T, Kernel>(c, none, on).left;
   return out;
 }
 
@@ -103,6 +105,36 @@ TEST_CASE("full, empty, hidden, alone, shorter: nothing is read that was never w
       REQUIRE_FALSE(ran.ran.cause.has_value());
       for (const std::string& each : ran.ran.findings()) FAIL_CHECK(each);
     }
+  }
+}
+
+TEST_CASE("a kernel of the user's: every wait of the rotation guards what it reads, and the bits are the "
+          "same in any order") {
+  using support::plain_attention;
+  attention_case c = small_case<float>();
+  c.shape.mask = attention_mask::full;
+  c.shape.hidden_keys = true, c.hide_every = 2;
+  c.cu_seqlens = {};
+  const outcome whole = dry<float, plain_attention>(c);
+  REQUIRE_FALSE(whole.ran.cause.has_value());
+  for (const std::string& each : whole.ran.findings()) FAIL_CHECK(each);
+  for (std::uint64_t k = 0; k < whole.ran.recorders[1]->waits(); ++k) {
+    CAPTURE(k);
+    pl::dry_options options;
+    options.drop_wait = k;
+    options.only_rank = 1;
+    const outcome with = dry<float, plain_attention>(c, options);
+    REQUIRE(with.ran.recorders[1]->dropped().has_value());
+    const std::string place = with.ran.recorders[1]->dropped()->text();
+    CAPTURE(place);
+    if (place.find("/ring_reduce.hpp") != std::string::npos) CHECK_FALSE(with.ran.findings().empty());
+  }
+  const auto values = values_of<float>(c);
+  const auto expected = run_attention<float, plain_attention>(c, values, support::on_threads<>{});
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    CAPTURE(seed);
+    CHECK(same_bits(run_attention<float, plain_attention>(c, values, support::in_turns<>{{seed, nullptr}}),
+                    expected));
   }
 }
 

@@ -188,6 +188,21 @@ TEST_CASE("a NaN stays in its row") {
   }
 }
 
+TEST_CASE("a hidden key gets no gradient, not even from a row that is NaN") {
+  attention_case c = case_of(sequence_split::balanced(50, 3));
+  c.shape.hidden_keys = true;
+  c.hide_every = 3;
+  auto v = values_of<float>(c);
+  const index_t columns = c.shape.key_columns();
+  v.k[static_cast<std::size_t>(4 * columns)] = static_cast<float>(NAN); // so are all rows that see it
+  v.k[static_cast<std::size_t>(6 * columns)] = static_cast<float>(NAN); // hidden: nobody does
+  const auto r = run_attention<float>(c, v, threads{});
+  CHECK(pl::is_nan(r.out.back()) == false); // of another key head
+  CHECK(pl::is_nan(r.out[static_cast<std::size_t>(10 * c.shape.query_columns())]));
+  for (index_t i = 0; i < static_cast<index_t>(r.dv.size()); ++i)
+    if (i / columns % 3 == 0) CHECK(r.dv[static_cast<std::size_t>(i)] == 0.0F);
+}
+
 TEST_CASE("a kernel of the user's that gives (out, lse) takes the place of the products") {
   for (const int ranks : {1, 2, 3})
     for (int i = 0; i < 4; ++i) {

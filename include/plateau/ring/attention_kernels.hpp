@@ -163,7 +163,7 @@ struct attention_gradient {
     detail::with_scores(z, hidden, seen.first, [&](auto score) {
       team.for_each(seen.count(), [=, p = share + seen.first, d = dscore + seen.first,
                                    from = dshare + seen.first](index_t j) {
-        const float e = exp(score(j) - m) * inverse;
+        const float e = score.kept(j, exp(score(j) - m) * inverse);
         const float gradient = score.kept(j, e * (from[j] - dot));
         p[j] = narrow<T>(e);
         d[j] = narrow<T>(gradient);
