@@ -64,22 +64,15 @@ struct growth_pair {
 struct growth_row {
   growth_kind kind = growth_kind::token;
   std::string step;       // "--context 256 to 512"
-  double units = 0;       // of the kind that doubling adds, as growth_table::unit_of says
+  double units = 0;       // of the kind that doubling adds, as unit_of says
   std::string impossible; // why there is no such configuration, or empty; then the rest means nothing
   growth_pair given, none;
-
-  // Bytes of the peak for each one that is added, under the given combination.
-  double slope() const { return static_cast<double>(given.added()) / units; }
-  double slope(const std::string& tag) const { return static_cast<double>(given.added(tag)) / units; }
-  double slope_of_none() const { return static_cast<double>(none.added()) / units; }
-  double slope_of_none(const std::string& tag) const { return static_cast<double>(none.added(tag)) / units; }
 };
 
 struct growth_table {
   options config;
   std::vector<growth_row> rows; // one of each kind, in their order
 
-  const growth_row& of(growth_kind kind) const { return rows[static_cast<std::size_t>(kind)]; }
   // The row whose doubling adds most to the peak: the next wall. Null where nothing adds anything.
   const growth_row* next_wall() const {
     const growth_row* most = nullptr;

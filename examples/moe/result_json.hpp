@@ -152,7 +152,7 @@ inline nlohmann::ordered_json prediction_json(const run_result& result) {
       {"perturb_seed", result.config.perturb_seed}};
 }
 
-// Bytes that doubling one thing adds to the peaks; null where there is no such run.
+// Bytes that doubling one thing adds to the peaks; null where there is no such run, and then why.
 inline nlohmann::ordered_json growth_json(const growth_table& table) {
   auto rows = nlohmann::ordered_json::array();
   for (const growth_row& row : table.rows) {
@@ -166,7 +166,9 @@ inline nlohmann::ordered_json growth_json(const growth_table& table) {
                     {"step", row.step},
                     {"units", detail::whole(row.units)},
                     {"added", side(row.given)},
-                    {"added_with_none", side(row.none)}});
+                    {"added_with_none", side(row.none)},
+                    {"impossible", row.impossible.empty() ? nlohmann::ordered_json(nullptr)
+                                                          : nlohmann::ordered_json(row.impossible)}});
   }
   return rows;
 }

@@ -551,10 +551,16 @@ TEST_CASE("exact bytes: --growth has the differences of real runs, tag by tag, f
   const std::string counts = at.file("counts");
   REQUIRE(at.train(shape + "--record-routing " + counts).status == 0);
   const ending end =
-      at.train("--routing counts:" + counts + " --stop-after 1 --dry-run --hardware h200 --growth");
+      at.train("--routing counts:" + counts + " --stop-after 1 --dry-run --hardware h200 --growth --json " +
+               at.file("results"));
   CAPTURE(end.err);
   REQUIRE(end.status == 0);
   CHECK(has(end.out, "  layer: there is no such run: "));
+  for (const json& row : json::parse(read_file(at.file("results"))).at("growth")) {
+    CAPTURE(row.dump());
+    CHECK(row.at("impossible").is_string() == row.at("added").is_null());
+    if (row.at("kind") == "layer") CHECK(has(end.out, row.at("impossible").get<std::string>()));
+  }
   CHECK(has(end.out, "The next wall: "));
 }
 
