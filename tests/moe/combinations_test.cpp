@@ -393,6 +393,25 @@ TEST_CASE("bf16: sequences that ranks share are as exact as whole ones") {
   check_sharing(moe::compute_type::bf16, 16, 1e-3, 0.06);
 }
 
+TEST_CASE("each combination over sequences that ranks share: the bits of those that group sums alike") {
+  const whole_runs at;
+  for (const auto& [seed, sequence_ranks] : {std::pair{2, 2}, {3, 4}}) {
+    const moe::options o = case_of(static_cast<std::uint64_t>(seed), moe::compute_type::fp32);
+    CAPTURE(sequence_ranks);
+    const double plain = at.run(with(o, none), 1).losses.at(0);
+    std::vector<course> courses;
+    for (int number = 0; number < combinations; ++number) {
+      const moe::options mine = sharing(with(o, number), sequence_ranks);
+      CAPTURE(test::name_of(mine.flatten));
+      const course one{checked(at, mine, 3, "last").losses, at.bytes_of("last")};
+      CHECK(std::fabs(one.losses.at(0) - plain) <= 1e-6 * plain);
+      courses.push_back(one);
+      CHECK(one.losses == courses[at_place(regrouping(number))].losses);
+      CHECK(one.state == courses[at_place(regrouping(number))].state);
+    }
+  }
+}
+
 TEST_CASE("O11: a run goes on with other ranks to a sequence; with the same, bit by bit") {
   const whole_runs at;
   constexpr std::int64_t half = 2, end = 5;
