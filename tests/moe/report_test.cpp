@@ -334,7 +334,7 @@ TEST_CASE("the next wall: what helps against a larger vocabulary is not what hel
 
 TEST_CASE("gradients and losses of tokens: the same bits are 0, whatever they are, and nothing else is") {
   const std::vector<float> a{3, 0, -4}, b{3, 0, -4.5F};
-  gradient_difference same, apart, zero, all;
+  gradient_difference same, apart, zero;
   same.add(a, a);
   CHECK(same.relative_error() == 0);
   CHECK(same.norm_difference() == 0);
