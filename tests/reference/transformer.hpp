@@ -119,7 +119,8 @@ struct transformer_result {
 /// What is known of some rows alone.
 struct sampled_rows {
   vec loss;   // (sampled), in their order
-  vec margin; // (sampled): log of the last chosen expert's probability over the next one's, smallest of layers
+  vec margin; // (sampled): log of the last chosen expert's probability over the next one's, smallest of
+              // layers
 };
 
 class transformer {

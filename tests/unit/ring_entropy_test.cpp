@@ -2,8 +2,8 @@
 //
 // Two more reductions over a split vocabulary, so that the rotation is not one loss' own: the entropy of a
 // projection on ranks as threads against float64, its memory, order and errors; and what every rank has the
-// columns of its shard of, a softmax, a log-sum-exp and the largest, on nothing but the rotation and the state
-// of a row.
+// columns of its shard of, a softmax, a log-sum-exp and the largest, on nothing but the rotation and the
+// state of a row.
 #include "../../examples/sharded_softmax/sharded_softmax.hpp"
 #include "../../examples/sharded_top_k/sharded_top_k.hpp"
 #include "support/accuracy.hpp"
