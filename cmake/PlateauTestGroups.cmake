@@ -11,8 +11,8 @@
 
 option(PLATEAU_TEST_GROUPS "Compile tests that are neighbours as one program" OFF)
 set(PLATEAU_TEST_GROUP_FILES 8 CACHE STRING "Files of a group, at most")
-# Those with flags, definitions or objects of their own, as <folder>.<name>.
-set(plateau_ungrouped_tests "^moe.combinations$;^unit.(adamw_update|math_as_written)$")
+# Those with flags, definitions or objects of their own, or that ask for the names of their types, as <folder>.<name>.
+set(plateau_ungrouped_tests "^moe.combinations$;^unit.(adamw_update|kernel_name|math_as_written)$")
 
 # plateau_groupable(<variable> <folder.name> <source>)
 function(plateau_groupable variable name source)
