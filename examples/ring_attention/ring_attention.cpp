@@ -18,8 +18,8 @@ using communicator_type = pl::thread_communicator;
 using attention_type = pl::ring_attention<backend_type, communicator_type, float>;
 template <class T> using device = pl::device_buffer<T, backend_type>;
 
-constexpr index_t tokens = 1024, heads = 8, kv_heads = 2, size = 32;
-constexpr index_t query_columns = heads * size, key_columns = kv_heads * size;
+constexpr index_t tokens = 1024, query_heads = 8, kv_heads = 2, head_size = 32;
+constexpr index_t query_columns = query_heads * head_size, key_columns = kv_heads * head_size;
 const std::vector<index_t> documents{0, 300, 301, tokens}; // where they begin, as cu_seqlens
 
 // What q, k, v and the gradient of the result (`of` 0 to 3) are at a position.
@@ -56,11 +56,11 @@ void run_rank(communicator_type& comm, results& to) {
   const std::size_t before = memory.meter().current();
 
   // Its rows, heads, size of a head; 16 keys go around at a time; 32 x 32 scores exist at a time.
-  const attention_type::shape limits{split.most_rows(),          heads, kv_heads,   size,
-                                     pl::attention_mask::causal, 16,    {32, 32, 1}};
+  const attention_type::shape limits{split.most_rows(),          query_heads, kv_heads,   head_size,
+                                     pl::attention_mask::causal, 16,          {32, 32, 1}};
   pl::workspace<backend_type> space(backend, attention_type::working_set(limits, comm.size()));
   attention_type attention(backend, comm, limits, space);
-  device<pl::online_lse> states(memory, n * heads, tag::activations); // 8 bytes a row and head
+  device<pl::online_lse> states(memory, n * query_heads, tag::activations); // 8 bytes a row and head
   const pl::drain<backend_type> before_they_go(backend, stream);
   attention_type::saved saved{states.all()};
   const attention_type::inputs in{rows(0), rows(1), rows(2), &split, documents};
@@ -81,21 +81,21 @@ double from_formula(const std::vector<float>& out) {
   double most = 0;
   const pl::packed_documents packed(tokens, documents);
   for (index_t t = 0; t < tokens; t += 37)
-    for (index_t h = 0; h < heads; ++h) {
-      const index_t key = h / (heads / kv_heads) * size;
-      std::vector<double> sums(size);
+    for (index_t h = 0; h < query_heads; ++h) {
+      const index_t key = h / (query_heads / kv_heads) * head_size;
+      std::vector<double> sums(head_size);
       double weight = 0;
       for (index_t u = packed[packed.at(t)].first; u <= t; ++u) {
         double score = 0;
-        for (index_t e = 0; e < size; ++e)
-          score += double(value(0, t, h * size + e)) * double(value(1, u, key + e));
-        const double share = std::exp(score / std::sqrt(double(size)));
+        for (index_t e = 0; e < head_size; ++e)
+          score += double(value(0, t, h * head_size + e)) * double(value(1, u, key + e));
+        const double share = std::exp(score / std::sqrt(double(head_size)));
         weight += share;
-        for (std::size_t e = 0; e < size; ++e) sums[e] += share * double(value(2, u, key + index_t(e)));
+        for (std::size_t e = 0; e < head_size; ++e) sums[e] += share * double(value(2, u, key + index_t(e)));
       }
-      for (std::size_t e = 0; e < size; ++e)
-        most = std::max(
-            most, std::abs(sums[e] / weight - double(out[std::size_t(t * query_columns + h * size) + e])));
+      for (std::size_t e = 0; e < head_size; ++e)
+        most = std::max(most, std::abs(sums[e] / weight -
+                                       double(out[std::size_t(t * query_columns + h * head_size) + e])));
     }
   return most;
 }
