@@ -280,7 +280,8 @@ TEST_CASE("bad input: status 2, and one line whatever the number of processes; n
              "the text's digest (--data): rank 1");
 }
 
-TEST_CASE("P1: a rank over its limit of memory ends all with the cause, when it reserves and in a step") {
+TEST_CASE("P1: a rank over its limit of memory ends all with the cause, at the start, when it reserves and "
+          "in a step") {
   if (program_missing()) return;
   const workplace at;
   std::uint64_t most = 0;
@@ -290,7 +291,18 @@ TEST_CASE("P1: a rank over its limit of memory ends all with the cause, when it 
   const auto with_limit = [&](std::uint64_t bytes) {
     return at.unlike("--stop-after 1", "--stop-after 1 --memory-limit " + std::to_string(bytes));
   };
-  for (const std::uint64_t limit : {std::uint64_t{50'000}, most - 1}) {
+  // Below what is promised, which is known before anything is reserved, the shape is named with the least.
+  const ending refused = with_limit(50'000);
+  CAPTURE(refused.err);
+  CHECK(refused.status == 2);
+  REQUIRE(refused.complaints().size() == 1);
+  const std::string line = refused.complaints().front(), needs = ": a step needs ";
+  CHECK(has(line, "moe_train: rank 1: --memory-limit 50000" + needs));
+  CHECK(has(line, ": parameters "));
+  REQUIRE(has(line, needs));
+  const std::uint64_t least = std::stoull(line.substr(line.find(needs) + needs.size()));
+  CHECK(with_limit(least - 1).status == 2);
+  for (const std::uint64_t limit : {least, most - 1}) {
     const ending end = with_limit(limit);
     CAPTURE(end.err);
     CHECK(end.status == 1);
