@@ -8,7 +8,8 @@
 //
 // CUDA's rules hold for the code: it calls nothing of CUDA, and it waits for no other call, since the driver
 // may run the calls of all streams on one thread. That thread may hold a lock of the driver's meanwhile: the
-// code takes no lock that some other thread holds while it calls CUDA.
+// code takes no lock that some other thread holds while it calls CUDA. Once a device has failed the driver
+// calls nothing back there: what those calls hold, of this object too, stays until the process ends.
 #pragma once
 
 #include <plateau/access.hpp>

@@ -47,6 +47,25 @@ inline cudaError_t cudaMemsetAsync(void* p, int value, std::size_t count, cudaSt
     return cudaSuccess;
   });
 }
+namespace cuda_stand_in {
+
+// What was to be given to a host function, and will not be, since the device has failed: nobody can know when
+// the driver lets go of it, and it stays until the process ends. Kept within reach, so that it is no leak.
+inline void never_called(void* data) {
+  struct kept {
+    void* data;
+    kept* next;
+  };
+  static std::atomic<kept*> all{nullptr};
+  auto* const one = static_cast<kept*>(std::malloc(sizeof(kept)));
+  if (one == nullptr) std::abort();
+  new (one) kept{data, all.load()};
+  while (!all.compare_exchange_weak(one->next, one)) {
+  }
+}
+
+} // namespace cuda_stand_in
+
 inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   using namespace cuda_stand_in;
   return call("cudaLaunchHostFunc", [=] {
@@ -54,7 +73,8 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function
     if (s == nullptr) return cudaErrorInvalidResourceHandle;
     if (function == nullptr) return cudaErrorInvalidValue;
     static auto* const one_at_a_time = new std::mutex;
-    s->append([=, serial = settings().serial_host_functions] {
+    const auto call_it = [=, serial = settings().serial_host_functions] {
+      if (device_of(s->device).failed_with.load(std::memory_order_relaxed) != 0) return never_called(data);
       std::unique_lock lock(*one_at_a_time, std::defer_lock);
       if (serial) lock.lock();
       doing = activity::host_function;
@@ -64,7 +84,8 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function
         fail_device(s->device, cudaErrorLaunchFailure, "an exception leaves a host function of a stream");
       }
       doing = activity::library;
-    });
+    };
+    s->append(call_it, true);
     return cudaSuccess;
   });
 }
