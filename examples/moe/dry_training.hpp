@@ -87,8 +87,7 @@ template <class ScratchModel, class T> run_result run_dry_training(const trainin
   const corpus tokens = detail::no_text(job.text->vocabulary, o.context);
   const token_sampler sampler(tokens, o.context, o.seed);
 
-  run_result result;
-  result.config = o;
+  run_result result(o);
   result.text = summary_of(*job.text);
   std::vector<rank_peaks> by_rank(static_cast<std::size_t>(o.ranks));
   plateau::dry_options dry;
