@@ -19,7 +19,3 @@ plateau_test_folder(cuda_on_host plateau_cuda_stand_in)
 if(TEST cuda_on_host.stand_in_races)
   set_tests_properties(cuda_on_host.stand_in_races PROPERTIES ENVIRONMENT "TSAN_OPTIONS=halt_on_error=0:exitcode=0")
 endif()
-# A device that has failed calls no host function any more, so what those had captured is not freed, as on a GPU.
-if(TEST cuda_on_host.nccl_failures)
-  set_tests_properties(cuda_on_host.nccl_failures PROPERTIES ENVIRONMENT "ASAN_OPTIONS=detect_leaks=0")
-endif()

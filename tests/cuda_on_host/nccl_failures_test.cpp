@@ -35,6 +35,29 @@ TEST_CASE("P3: nccl: a rank throws while the watchdogs of others are about to be
   slow = 0;
   CHECK(stand_in::findings() == "");
 }
+TEST_CASE(
+    "P3: nccl: a split that NCCL has done, but not said so, when the group fails, leaves nothing behind") {
+  const eight_devices settings;
+  auto& deaf = cuda_stand_in::nccl::here().deaf_rank;
+  for (const int rank : {0, 1}) {
+    CAPTURE(rank);
+    const auto outcomes = fixture::run(
+        3,
+        [&](auto& comm) {
+          const int color = comm.rank() == 2 ? -1 : 0;
+          auto first = comm.split(color, 0); // which must not be ended for the second
+          comm.close_step();
+          if (comm.rank() == rank) deaf = rank;
+          auto second = comm.split(color, 0);
+          if (comm.rank() == 2) throw std::runtime_error("injected");
+        },
+        contract::a_minute);
+    deaf = -1;
+    contract::check_cause(outcomes, 2, "injected");
+    CHECK(cuda_stand_in::nccl::communicators().living() == 0);
+  }
+  CHECK(stand_in::findings() == "");
+}
 TEST_CASE("nccl: a rank returns early") {
   const eight_devices settings;
   contract::one_rank_returns_early<fixture>();
@@ -110,10 +133,11 @@ TEST_CASE("nccl: a device that fails while an exchange stands is named, although
         if (comm.rank() == 0) {
           std::this_thread::sleep_for(nccl_ranks::milliseconds(50)); // until the watchdog has seen it begin
           cuda_stand_in::fail_device(gpu.device_number(), cudaErrorIllegalAddress, "of the test");
-          std::this_thread::sleep_for(nccl_ranks::milliseconds(100));
         }
-        comm.close_step();
-        comm.close_step();
+        for (int i = 0; i < 1000; ++i) { // its failure comes up in one of the next steps
+          std::this_thread::sleep_for(nccl_ranks::milliseconds(20));
+          comm.close_step();
+        }
       },
       nccl_ranks::milliseconds(60'000));
   contract::check_cause(outcomes, 0, "cudaEventQuery: cudaErrorIllegalAddress");

@@ -117,6 +117,7 @@ class world {
     const auto part = channel_->child(agreed);
     const auto me = std::find(agreed.members.begin(), agreed.members.end(), rank) - agreed.members.begin();
     wait_for_peers wait(group_->me(), "split", agreed.sequence, peers());
+    comm_->slot() = nullptr; // of an earlier child, which has an owner
     try {
       ncclConfig_t config = settings();
       start(wait, [&] {
@@ -126,7 +127,7 @@ class world {
       });
       await_done(wait, "ncclCommSplit");
     } catch (...) {
-      group_->fail_with_current("split", agreed.sequence);
+      fail_split(agreed.sequence);
     }
     if (part == nullptr) return nullptr;
     auto comm = std::make_shared<handle>(comm_->slot(), ownership::ours);
@@ -224,6 +225,21 @@ class world {
     record()->check(lock, group_->me());
     throw backend_error("plateau: rank " + std::to_string(group_->me()) +
                         ": the NCCL communicator has ended");
+  }
+  // For the exception being handled. Throws the group's failure, behind which this communicator has ended,
+  // and NCCL's work in the background with it: if that had made the new one before, without anybody having
+  // been told, nobody else will end it. (Of a communicator that is not ours to abort NCCL may still be at
+  // work.)
+  [[noreturn]] void fail_split(std::uint64_t sequence) {
+    try {
+      group_->fail_with_current("split", sequence);
+    } catch (...) {
+      if (comm_->abortable() && comm_->slot() != nullptr) {
+        const auto orphan = std::make_shared<handle>(std::exchange(comm_->slot(), nullptr), ownership::ours);
+        handle::abort({&orphan, 1});
+      }
+      throw;
+    }
   }
   // Until NCCL has done what was started, which peers may hold up.
   void await_done(wait_for_peers& wait, const char* call) {

@@ -91,6 +91,7 @@ struct state {
   std::uint64_t ids = 0;
   unsigned polls_in_progress = 3; // how often a communicator says so after a call, at least
   std::atomic<unsigned> slow_answer_microseconds{0}; // now and then it takes up to that long to say so
+  std::atomic<int> deaf_rank{-1};                    // whose work NCCL does, and does not come to say so
   std::string last_error;
   std::map<int, int> running_on; // groups in streams of a device, of all communicators
 };
@@ -184,6 +185,10 @@ inline ncclResult_t progress(ncclComm& c) {
   if (!c.task()) return c.error != ncclSuccess ? c.error : ncclInProgress;
   c.task = nullptr;
   here().changed.notify_all();
+  if (c.rank == here().deaf_rank) {
+    c.task = [] { return false; };
+    return ncclInProgress;
+  }
   return c.error;
 }
 // Begins something: in the background, or until it is done. With the lock held.
