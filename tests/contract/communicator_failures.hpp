@@ -145,7 +145,7 @@ template <class Fixture> void progress_restarts_deadlines() {
       3,
       [](auto& comm) {
         auto pair = comm.split(comm.rank() == 0 ? -1 : 0, 0);
-        for (int i = 0; comm.rank() != 0 && i < 20; ++i) {
+        for (int i = 0; comm.rank() != 0 && i < 26; ++i) {
           std::this_thread::sleep_for(milliseconds(140));
           pair.close_step();
         }

@@ -39,21 +39,47 @@ TEST_CASE(
     "P3: nccl: a split that NCCL has done, but not said so, when the group fails, leaves nothing behind") {
   const eight_devices settings;
   auto& deaf = cuda_stand_in::nccl::here().deaf_rank;
+  const auto living = [] { return cuda_stand_in::nccl::communicators().living(); };
   for (const int rank : {0, 1}) {
     CAPTURE(rank);
     const auto outcomes = fixture::run(
         3,
         [&](auto& comm) {
           const int color = comm.rank() == 2 ? -1 : 0;
-          auto first = comm.split(color, 0); // which must not be ended for the second
+          auto first = comm.split(color, 0);
           comm.close_step();
           if (comm.rank() == rank) deaf = rank;
           auto second = comm.split(color, 0);
-          if (comm.rank() == 2) throw std::runtime_error("injected");
+          if (comm.rank() == 2) {
+            for (int i = 0; i < 10'000 && living() < 3 + 2 + 2; ++i)
+              std::this_thread::sleep_for(nccl_ranks::milliseconds(1));
+            CHECK(living() == 7);
+            throw std::runtime_error("injected");
+          }
         },
         contract::a_minute);
     deaf = -1;
     contract::check_cause(outcomes, 2, "injected");
+    CHECK(living() == 0);
+  }
+  CHECK(stand_in::findings() == "");
+}
+TEST_CASE("P3: nccl: a split that is refused ends nothing that has an owner") {
+  const eight_devices settings;
+  for (const bool earlier : {false, true}) {
+    CAPTURE(earlier);
+    const auto outcomes = fixture::run(
+        2,
+        [&](auto& comm) {
+          std::optional<std::decay_t<decltype(comm)>> first;
+          if (earlier) first.emplace(comm.split(0, 0));
+          comm.close_step();
+          if (comm.rank() == 0) cuda_stand_in::fail_call("ncclCommSplit", 1, ncclSystemError); // of either
+          comm.close_step();
+          auto second = comm.split(0, 0);
+        },
+        contract::a_minute);
+    nccl_ranks::all_say(outcomes, {"ncclCommSplit"});
     CHECK(cuda_stand_in::nccl::communicators().living() == 0);
   }
   CHECK(stand_in::findings() == "");
@@ -130,7 +156,7 @@ TEST_CASE("nccl: a device that fails while an exchange stands is named, although
         auto s = gpu.make_stream("s");
         const int other = 1 - comm.rank();
         comm.exchange(s, {send_to(other, a.sub(0, 4))}, {receive_from(other, b.all())}); // never ends
-        if (comm.rank() == 0) {
+        if (comm.rank() == 1) {                                      // threads begin on device 0
           std::this_thread::sleep_for(nccl_ranks::milliseconds(50)); // until the watchdog has seen it begin
           cuda_stand_in::fail_device(gpu.device_number(), cudaErrorIllegalAddress, "of the test");
         }
@@ -140,6 +166,6 @@ TEST_CASE("nccl: a device that fails while an exchange stands is named, although
         }
       },
       nccl_ranks::milliseconds(60'000));
-  contract::check_cause(outcomes, 0, "cudaEventQuery: cudaErrorIllegalAddress");
+  contract::check_cause(outcomes, 1, "cudaEventQuery: cudaErrorIllegalAddress");
   CHECK(stand_in::findings().find("of the test") != std::string::npos);
 }

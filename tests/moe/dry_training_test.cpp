@@ -188,7 +188,7 @@ TEST_CASE("P1: a limit on memory is refused in the same words, with data and wit
     CHECK(has(real, of_limit));
     if (limit != most - 1) continue; // in construction nothing tells which of several tags asks first
     // Several ranks may be equally short, and the first to say so is named, with its own promises: whenever
-    // both name the same, all their words are the same.
+    // both name the same, all words of the cause are the same.
     std::map<std::string, std::string> of_rank;
     const auto rank_of = [](const std::string& text) { return text.substr(0, text.find(" asked for ")); };
     bool met = rank_of(dry) == rank_of(real);

@@ -117,7 +117,7 @@ class world {
     const auto part = channel_->child(agreed);
     const auto me = std::find(agreed.members.begin(), agreed.members.end(), rank) - agreed.members.begin();
     wait_for_peers wait(group_->me(), "split", agreed.sequence, peers());
-    comm_->slot() = nullptr; // of an earlier child, which has an owner
+    comm_->slot() = nullptr; // NCCL's word for "not made", should it not even be called
     try {
       ncclConfig_t config = settings();
       start(wait, [&] {
@@ -126,14 +126,15 @@ class world {
               "ncclCommSplit", comm_->get());
       });
       await_done(wait, "ncclCommSplit");
+      if (part == nullptr) return nullptr;
+      auto comm = std::make_shared<handle>(comm_->slot(), ownership::ours);
+      group_->add(comm);
+      comm_->slot() = nullptr; // from here on the group ends it
+      channel_ranks ranks(*part);
+      return std::make_shared<world>(group_, ranks, std::move(comm));
     } catch (...) {
       fail_split(agreed.sequence);
     }
-    if (part == nullptr) return nullptr;
-    auto comm = std::make_shared<handle>(comm_->slot(), ownership::ours);
-    group_->add(comm);
-    channel_ranks ranks(*part);
-    return std::make_shared<world>(group_, ranks, std::move(comm));
   }
 
   // Host thread. See basic_communicator::exchange.
@@ -227,17 +228,16 @@ class world {
                         ": the NCCL communicator has ended");
   }
   // For the exception being handled. Throws the group's failure, behind which this communicator has ended,
-  // and NCCL's work in the background with it: if that had made the new one before, without anybody having
-  // been told, nobody else will end it. (Of a communicator that is not ours to abort NCCL may still be at
-  // work.)
+  // and NCCL's work in the background with it: if that had made the new one before, or half of it, and nobody
+  // has been told, nobody else will end it. In an adopted communicator that is not ours to abort NCCL may
+  // still be at work, and then what it makes stays. (Through NCCL 2.28, by its source, a rank that gets no
+  // part may crash in there when an abort interrupts its split.)
   [[noreturn]] void fail_split(std::uint64_t sequence) {
     try {
       group_->fail_with_current("split", sequence);
     } catch (...) {
-      if (comm_->abortable() && comm_->slot() != nullptr) {
-        const auto orphan = std::make_shared<handle>(std::exchange(comm_->slot(), nullptr), ownership::ours);
-        handle::abort({&orphan, 1});
-      }
+      if (comm_->slot() != nullptr && comm_->status() != ncclInProgress)
+        static_cast<void>(ncclCommAbort(std::exchange(comm_->slot(), nullptr)));
       throw;
     }
   }

@@ -10,8 +10,11 @@
 
 #include <driver_types.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 
 inline cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t count, cudaMemcpyKind kind,
                                    cudaStream_t stream = nullptr) {
@@ -74,9 +77,9 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function
     if (function == nullptr) return cudaErrorInvalidValue;
     static auto* const one_at_a_time = new std::mutex;
     const auto call_it = [=, serial = settings().serial_host_functions] {
-      if (device_of(s->device).failed_with.load(std::memory_order_relaxed) != 0) return never_called(data);
       std::unique_lock lock(*one_at_a_time, std::defer_lock);
       if (serial) lock.lock();
+      if (device_of(s->device).failed_with.load(std::memory_order_relaxed) != 0) return never_called(data);
       doing = activity::host_function;
       try {
         function(data);
