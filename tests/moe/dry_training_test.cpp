@@ -182,27 +182,22 @@ TEST_CASE("P1: a limit on memory is refused in the same words, with data and wit
   for (const std::uint64_t limit : {most - 1, std::uint64_t{20'000}}) {
     o.memory_limit_bytes = limit;
     const std::string of_limit = " of the limit of " + std::to_string(limit);
-    std::string dry = refusal_of([&] { at.predict(o); }), real = refusal_of([&] { at.train(o); });
-    CHECK(has(dry, " asked for "));
-    CHECK(has(dry, of_limit));
-    CHECK(has(real, of_limit));
-    if (limit != most - 1) continue; // in construction nothing tells which of several tags asks first
     // Several ranks may be equally short, and the first to say so is named, with its own promises: whenever
     // both name the same, all words of the cause are the same.
-    std::map<std::string, std::string> of_rank;
     const auto rank_of = [](const std::string& text) { return text.substr(0, text.find(" asked for ")); };
-    bool met = rank_of(dry) == rank_of(real);
-    for (int tries = 0; tries < 100 && !met; ++tries) {
-      of_rank[rank_of(dry)] = dry;
+    std::map<std::string, std::string> dry; // by rank
+    std::string real = refusal_of([&] { at.train(o); });
+    for (int tries = 0; tries < 100; ++tries) {
+      const std::string text = refusal_of([&] { at.predict(o); });
+      CHECK(has(text, " asked for "));
+      CHECK(has(text, of_limit));
+      CHECK(has(real, of_limit));
+      dry[rank_of(text)] = text;
+      if (limit != most - 1 || dry.contains(rank_of(real))) break;
       real = refusal_of([&] { at.train(o); });
-      met = of_rank.contains(rank_of(real));
-      if (met)
-        dry = of_rank[rank_of(real)];
-      else
-        dry = refusal_of([&] { at.predict(o); });
     }
-    CHECK(met);
-    CHECK(dry == real);
+    if (limit == most - 1)
+      CHECK(dry[rank_of(real)] == real); // in construction nothing tells which of several tags asks first
   }
 }
 
